@@ -1,0 +1,141 @@
+"""The only code that knows where in a cache a token's keys and values lie.
+
+A layer that attends globally keeps position i in slot i. A sliding-window layer of window w keeps position i in slot
+i mod R of a ring of R = w + headroom slots, followed by `headroom` spill slots that are written and never read:
+
+    R = 6, headroom = 2, write positions 5, 6:   slot   0 1 2 3 4 5 | 6 7
+    one contiguous write at slot 5 ............................ 5 | 6
+    then the spill is repeated at the front .... 6
+
+Slots past a row's length hold rejected or padded entries; they are masked when read and overwritten later.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+
+class LayerCache(NamedTuple):
+    """Committed keys and values of one layer."""
+
+    k: Float[Array, "B K S H"]
+    v: Float[Array, "B K S H"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cache:
+    """Committed keys and values of a model, one array a layer (a stacked cache would be copied when sliced)."""
+
+    layers: tuple[LayerCache, ...]
+    length: Int[Array, "B"]  # committed tokens of each row
+    rings: tuple[int | None, ...]  # static: each layer's ring size in slots, None where slot i holds position i
+
+
+jax.tree_util.register_dataclass(Cache, data_fields=["layers", "length"], meta_fields=["rings"])
+
+
+class Window(NamedTuple):
+    """Keys and values of uncommitted tokens of this round, the same layers in the same order."""
+
+    k: tuple[Float[Array, "B K T H"], ...]
+    v: tuple[Float[Array, "B K T H"], ...]
+    positions: Int[Array, "B T"]
+
+
+def ring_size(window: int | None, capacity: int, headroom: int) -> int | None:
+    """Slots of the ring of a layer, or None where the layer keeps every position (no window, or a ring saves nothing)."""
+    if window is None or window + 2 * headroom >= capacity:
+        return None
+    return window + headroom
+
+
+def init_cache(
+    rows: int,
+    capacity: int,
+    *,
+    kv_heads: int,
+    head_dim: int,
+    windows: Sequence[int | None],
+    headroom: int,
+    dtype: jnp.dtype,
+) -> Cache:
+    """Empty cache of `len(windows)` layers.
+
+    Args:
+        capacity: slots of a global layer; the last write must fit, so count the widest window in.
+        windows: each layer's sliding window in tokens, None where it attends globally.
+        headroom: widest window that will ever be committed at once, in tokens.
+    """
+
+    rings = tuple(ring_size(w, capacity, headroom) for w in windows)
+
+    def layer(ring: int | None) -> LayerCache:
+        slots = capacity if ring is None else ring + headroom
+        shape = (rows, kv_heads, slots, head_dim)
+        return LayerCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
+
+    return Cache(tuple(layer(ring) for ring in rings), jnp.zeros(rows, jnp.int32), rings)
+
+
+def visible(
+    length: Int[Array, "B"], positions: Int[Array, "B T"], slots: int, window: int | None, ring: int | None
+) -> Bool[Array, "B T S"]:
+    """Which committed slots each window token may attend to: inside the row's length, and inside the sliding window.
+
+    A ring slot j holds the latest committed position congruent to j:  n - 1 - ((n - 1 - j) mod R).
+    """
+    j = jnp.arange(slots, dtype=jnp.int32)[None, :]
+    last = length[:, None] - 1
+    if ring is None:
+        held = jnp.broadcast_to(j, (length.shape[0], slots))
+        real = held <= last
+    else:
+        held = last - jnp.mod(last - j, ring)
+        real = (held >= 0) & (j < ring)
+    seen = jnp.broadcast_to(real[:, None, :], (*positions.shape, slots))
+    if window is not None:
+        seen = seen & (held[:, None, :] > positions[:, :, None] - window)
+    return seen
+
+
+def commit(cache: Cache, window: Window, path: Int[Array, "B P"], count: Int[Array, "B"]) -> Cache:
+    """Append each row's accepted path; the only write to a cache in a round.
+
+    One `dynamic_update_slice` a row and array: in place on every backend, where a vmapped one becomes a loop over rows
+    on TPU and a masked select rewrites the cache. All P entries are written, `count` of them count.
+
+    Args:
+        path: window indices to append, in order; entries at and beyond `count` may be anything valid.
+        count: accepted entries of each row, 0 leaves the row as it is.
+    """
+    length = cache.length
+
+    def write(slots: jax.Array, fresh: jax.Array, ring: int | None) -> jax.Array:
+        fresh = jnp.take_along_axis(fresh, path[:, None, :, None], axis=2).astype(slots.dtype)
+        for row in range(fresh.shape[0]):
+            slots = _write_row(slots, fresh[row : row + 1], length[row], row, ring)
+        return slots
+
+    layers = tuple(
+        LayerCache(write(layer.k, k, ring), write(layer.v, v, ring))
+        for layer, k, v, ring in zip(cache.layers, window.k, window.v, cache.rings, strict=True)
+    )
+    return Cache(layers, length + count, cache.rings)
+
+
+def _write_row(slots: jax.Array, fresh: jax.Array, start: jax.Array, row: int, ring: int | None) -> jax.Array:
+    if ring is None:
+        return jax.lax.dynamic_update_slice(slots, fresh, (row, 0, start, 0))
+    width = fresh.shape[2]
+    start = jnp.mod(start, ring)
+    slots = jax.lax.dynamic_update_slice(slots, fresh, (row, 0, start, 0))
+    # entry t >= ring - start spilled past the ring: repeat it at slot t - (ring - start)
+    front = jax.lax.slice(slots, (row, 0, 0, 0), (row + 1, slots.shape[1], width, slots.shape[3]))
+    t = jnp.arange(width, dtype=jnp.int32) + (ring - start)
+    wrapped = jnp.take(fresh, jnp.minimum(t, width - 1), axis=2)
+    front = jnp.where((t < width)[None, None, :, None], wrapped, front)
+    return jax.lax.dynamic_update_slice(slots, front, (row, 0, 0, 0))

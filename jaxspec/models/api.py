@@ -1,0 +1,100 @@
+"""What the engine asks of a model: four pure functions, so that anyone's Flax model can be plugged in."""
+
+import functools
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxspec.cache import Window, commit, init_cache
+from jaxspec.models.config import ModelConfig
+from jaxspec.models.decoder import Decoder
+from jaxspec.typing import Params, PyTree
+
+
+class Output(NamedTuple):
+    """One forward pass over a window."""
+
+    logits: jax.Array | None  # [B, T, V] float32; None where they were not asked for
+    hidden: jax.Array  # [B, T, D] residual stream after the last layer that ran, before the final norm
+    window: PyTree  # the window's keys and values, for `commit` or as the next pass's `carried`
+
+
+class Forward(Protocol):
+    """forward(params, tokens [B,T], positions [B,T], mask [B,T,C+T], cache, carried=None) -> Output; pure, reads the cache only."""
+
+    def __call__(
+        self,
+        params: Params,
+        tokens: jax.Array,
+        positions: jax.Array,
+        mask: jax.Array,
+        cache: PyTree,
+        carried: PyTree | None = None,
+        *,
+        layers: tuple[int, int] | None = None,
+        hidden: jax.Array | None = None,
+        logits: bool = True,
+    ) -> Output: ...
+
+
+class LanguageModel(NamedTuple):
+    """A model as the engine sees it. Static: hashed by identity of its functions, so bind once and keep it."""
+
+    config: PyTree  # hashable; the engine reads vocab_size and max_positions
+    init_cache: "InitCache"  # (rows, capacity, *, headroom, dtype) -> cache
+    forward: Forward
+    commit: "Commit"  # (cache, window, path [B,P], count [B]) -> cache
+
+
+class InitCache(Protocol):
+    """Empty cache for rows x capacity tokens; at most `headroom` tokens are committed at once."""
+
+    def __call__(self, rows: int, capacity: int, *, headroom: int, dtype: jnp.dtype = ...) -> PyTree: ...
+
+
+class Commit(Protocol):
+    """Append window entries path[:, :count] of each row."""
+
+    def __call__(self, cache: PyTree, window: PyTree, path: jax.Array, count: jax.Array) -> PyTree: ...
+
+
+@functools.lru_cache(maxsize=64)
+def language_model(config: ModelConfig) -> LanguageModel:
+    """The pure functions of a config; the same object for the same config, so that nothing compiles twice."""
+    abstract = nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0)))
+    graph, state = nnx.split(abstract, nnx.Param)
+    paths = {".".join(map(str, path)): path for path, _ in nnx.to_flat_state(state)}
+
+    def forward(params, tokens, positions, mask, cache, carried=None, *, layers=None, hidden=None, logits=True):  # type: ignore[no-untyped-def]
+        flat = [(path, nnx.Param(params[name])) for name, path in paths.items()]
+        module = nnx.merge(graph, nnx.from_flat_state(flat))
+        start, stop = layers or (0, config.num_layers)
+        x = module.embed(tokens) if hidden is None else hidden.transpose(2, 0, 1)
+        x, window = module(x, positions, mask, cache, carried, start, stop)
+        return Output(module.head(x) if logits else None, x.transpose(1, 2, 0), window)
+
+    def empty(rows: int, capacity: int, *, headroom: int, dtype: jnp.dtype = jnp.float32) -> PyTree:
+        windows = tuple(config.window(i) for i in range(config.num_layers))
+        heads, size = config.num_kv_heads, config.head_dim
+        return init_cache(rows, capacity, kv_heads=heads, head_dim=size, windows=windows, headroom=headroom, dtype=dtype)
+
+    return LanguageModel(config, empty, forward, commit)
+
+
+def bind(module: Decoder) -> tuple[LanguageModel, Params]:
+    """Split an NNX decoder once into pure functions and a flat dict of its parameters (`nnx.Param` only)."""
+    state = nnx.state(module, nnx.Param)
+    params = {".".join(map(str, path)): leaf[...] for path, leaf in nnx.to_flat_state(state)}
+    return language_model(module.config), params
+
+
+def parameter_shapes(config: ModelConfig, dtype: jnp.dtype = jnp.float32) -> dict[str, jax.ShapeDtypeStruct]:
+    """Name, shape and dtype of every parameter of a config, without allocating any."""
+    abstract = nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0), dtype=dtype))
+    flat = nnx.to_flat_state(nnx.state(abstract, nnx.Param))
+    return {".".join(map(str, path)): jax.ShapeDtypeStruct(leaf[...].shape, leaf[...].dtype) for path, leaf in flat}
+
+
+__all__ = ["Commit", "Forward", "InitCache", "LanguageModel", "Output", "Window", "bind", "language_model", "parameter_shapes"]

@@ -1,0 +1,89 @@
+"""Grouped-query attention of a window over (committed slots, carried tokens, the window itself)."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float
+
+from jaxspec.cache import LayerCache
+from jaxspec.models.config import ModelConfig
+from jaxspec.models.layers import Linear, RMSNorm, rotate, softcap
+
+NEGATIVE = -0.7 * float(jnp.finfo(jnp.float32).max)  # finite, so that a row that sees nothing yields no NaN
+
+
+class Attention(nnx.Module):
+    """Projections, rotary embedding and the two-part softmax; returns the window's keys and values, writes nothing."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype):
+        c, q_size, kv_size = config, config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        self.q_proj = Linear(c.hidden_size, q_size, bias=c.qkv_bias, rngs=rngs, dtype=dtype)
+        self.k_proj = Linear(c.hidden_size, kv_size, bias=c.qkv_bias, rngs=rngs, dtype=dtype)
+        self.v_proj = Linear(c.hidden_size, kv_size, bias=c.qkv_bias, rngs=rngs, dtype=dtype)
+        self.o_proj = Linear(q_size, c.hidden_size, bias=c.out_bias, rngs=rngs, dtype=dtype)
+        self.q_norm = RMSNorm(c.head_dim, c, dtype=dtype) if c.qk_norm else None
+        self.k_norm = RMSNorm(c.head_dim, c, dtype=dtype) if c.qk_norm else None
+        self.config = c
+
+    def __call__(
+        self,
+        x: Float[Array, "D B T"],
+        rope: tuple[jax.Array, jax.Array],
+        past: LayerCache,
+        past_mask: Bool[Array, "B T S"],
+        carried: tuple[jax.Array, jax.Array] | None,
+        mask: Bool[Array, "B T CT"],
+    ) -> tuple[Float[Array, "D B T"], Float[Array, "B K T H"], Float[Array, "B K T H"]]:
+        c = self.config
+        _, rows, width = x.shape
+        q = self.q_proj(x).reshape(c.num_heads, c.head_dim, rows, width)
+        k = self.k_proj(x).reshape(c.num_kv_heads, c.head_dim, rows, width)
+        v = self.v_proj(x).reshape(c.num_kv_heads, c.head_dim, rows, width)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q, axis=1), self.k_norm(k, axis=1)
+        q, k = rotate(q, *rope), rotate(k, *rope)
+        k, v = k.transpose(2, 0, 3, 1), v.transpose(2, 0, 3, 1)
+        keys, values = k, v
+        if carried is not None:
+            keys = jnp.concatenate([carried[0].astype(k.dtype), k], axis=2)
+            values = jnp.concatenate([carried[1].astype(v.dtype), v], axis=2)
+        q = q.reshape(c.num_kv_heads, -1, c.head_dim, rows, width)
+        mixed = attend(q, past, past_mask, keys, values, mask, scale=self._scale(), cap=c.attention_softcap)
+        return self.o_proj(mixed.reshape(-1, rows, width).astype(x.dtype)), k, v
+
+    def _scale(self) -> float:
+        scale = self.config.query_scale
+        return self.config.head_dim**-0.5 if scale is None else scale
+
+
+def attend(
+    q: Float[Array, "K G H B T"],
+    past: LayerCache,
+    past_mask: Bool[Array, "B T S"],
+    keys: Float[Array, "B K CT H"],
+    values: Float[Array, "B K CT H"],
+    mask: Bool[Array, "B T CT"],
+    *,
+    scale: float,
+    cap: float | None,
+) -> Float[Array, "K G H B T"]:
+    """Softmax attention over two key sets that stay where they are: no concatenation with the cache.
+
+    softmax over [past, window] = (e_past V_past + e_window V_window) / (sum e_past + sum e_window), e = exp(score - max).
+    """
+    precision = jax.lax.Precision.HIGHEST
+
+    def scores(k: jax.Array, seen: jax.Array) -> jax.Array:
+        s = jnp.einsum("kghbt,bksh->bkgts", q, k, precision=precision, preferred_element_type=jnp.float32)
+        return jnp.where(seen[:, None, None], softcap(s * scale, cap), NEGATIVE)
+
+    def mix(weights: jax.Array, v: jax.Array) -> jax.Array:
+        weights = weights.astype(v.dtype)
+        return jnp.einsum("bkgts,bksh->kghbt", weights, v, precision=precision, preferred_element_type=jnp.float32)
+
+    old, new = scores(past.k.astype(q.dtype), past_mask), scores(keys, mask)
+    top = jnp.maximum(old.max(-1, keepdims=True), new.max(-1, keepdims=True))
+    old, new = jnp.exp(old - top), jnp.exp(new - top)
+    total = old.sum(-1) + new.sum(-1)  # [B, K, G, T]
+    mixed = mix(old, past.v.astype(values.dtype)) + mix(new, values)
+    return mixed / total.transpose(1, 2, 0, 3)[:, :, None]
