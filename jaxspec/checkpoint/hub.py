@@ -1,0 +1,3 @@
+"""placeholder"""
+from pathlib import Path
+def resolve(name): return Path(name)
