@@ -1,0 +1,20 @@
+"""Text to token ids and back: tokenizers from folders and GGUF files, chats, streaming, stop strings."""
+
+from jaxspec.text.chat import render_chat
+from jaxspec.text.folder import from_folder
+from jaxspec.text.gguf_tokenizer import from_gguf
+from jaxspec.text.stop import StopMatcher, StopStream
+from jaxspec.text.stream import Stream
+from jaxspec.text.tokenizer import Tokenizer
+from jaxspec.text.vocabulary import compare_vocabularies
+
+__all__ = [
+    "StopMatcher",
+    "StopStream",
+    "Stream",
+    "Tokenizer",
+    "compare_vocabularies",
+    "from_folder",
+    "from_gguf",
+    "render_chat",
+]
