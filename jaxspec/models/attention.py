@@ -69,7 +69,8 @@ def attend(
 ) -> Float[Array, "K G H B T"]:
     """Softmax attention over two key sets that stay where they are: no concatenation with the cache.
 
-    softmax over [past, window] = (e_past V_past + e_window V_window) / (sum e_past + sum e_window), e = exp(score - max).
+    softmax over [past, window] = (e_past V_past + e_window V_window) / (sum e_past + sum e_window),
+    with e = exp(score - max).
     """
     precision = jax.lax.Precision.HIGHEST
 

@@ -40,8 +40,16 @@ class Layer(nnx.Module):
             self.pre_feedforward_layernorm = RMSNorm(size, config, dtype=dtype)
             self.post_feedforward_layernorm = RMSNorm(size, config, dtype=dtype)
 
-    def __call__(self, x: Float[Array, "D B T"], *attention: object) -> tuple[jax.Array, jax.Array, jax.Array]:
-        mixed, k, v = self.self_attn(self.input_layernorm(x), *attention)
+    def __call__(
+        self,
+        x: Float[Array, "D B T"],
+        rope: tuple[jax.Array, jax.Array],
+        past: LayerCache,
+        past_mask: Bool[Array, "B T S"],
+        carried: tuple[jax.Array, jax.Array] | None,
+        mask: Bool[Array, "B T CT"],
+    ) -> tuple[Float[Array, "D B T"], Float[Array, "B K T H"], Float[Array, "B K T H"]]:
+        mixed, k, v = self.self_attn(self.input_layernorm(x), rope, past, past_mask, carried, mask)
         if self.post_norms:
             x = x + self.post_attention_layernorm(mixed)
             return x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x))), k, v

@@ -17,8 +17,8 @@ class Linear(nnx.Module):
     """y = W x (+ b) over the leading feature axis."""
 
     def __init__(self, in_size: int, out_size: int, *, bias: bool, rngs: nnx.Rngs, dtype: jnp.dtype):
-        scale = in_size**-0.5
-        self.weight = nnx.Param(jax.random.normal(rngs.params(), (out_size, in_size), dtype) * jnp.asarray(scale, dtype))
+        scale = jnp.asarray(in_size**-0.5, dtype)
+        self.weight = nnx.Param(jax.random.normal(rngs.params(), (out_size, in_size), dtype) * scale)
         self.bias = nnx.Param(jnp.zeros(out_size, dtype)) if bias else None
 
     def __call__(self, x: Float[Array, "I B T"]) -> Float[Array, "O B T"]:
@@ -70,13 +70,18 @@ def rotate(x: Float[Array, "X H B T"], cos: Float[Array, "R B T"], sin: Float[Ar
 
 
 def softcap(x: jax.Array, cap: float | None) -> jax.Array:
-    """cap * tanh(x / cap); x itself where there is no cap."""
+    """Soft cap, cap * tanh(x / cap); x itself where there is no cap."""
     return x if cap is None else cap * jnp.tanh(x / cap)
 
 
 def rope_tables(
     positions: Int[Array, "B T"], inverse_frequencies: jax.Array, attention_factor: jax.Array | float
 ) -> tuple[jax.Array, jax.Array]:
-    """cos and sin [R, B, T] in float32 for absolute positions and R inverse frequencies (radians a token)."""
-    angles = inverse_frequencies[..., :, None, None] * positions.astype(jnp.float32)[None]
+    """Cosine and sine [R, B, T] in float32, each times the factor.
+
+    Inverse frequencies are [R], or [R, B, T] where they depend on the position, in radians a token.
+    """
+    if inverse_frequencies.ndim == 1:
+        inverse_frequencies = inverse_frequencies[:, None, None]
+    angles = inverse_frequencies * positions.astype(jnp.float32)[None]
     return jnp.cos(angles) * attention_factor, jnp.sin(angles) * attention_factor
