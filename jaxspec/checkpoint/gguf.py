@@ -212,11 +212,13 @@ def lazy(file: GGUFFile, info: TensorInfo) -> LazyTensor:
 def rows(info: TensorInfo, start: int, stop: int) -> TensorInfo:
     """The rows [start, stop) of a matrix as a tensor of their own: blocks never cross rows, so they are contiguous."""
     row = info.nbytes // info.shape[0]
-    return TensorInfo(info.name, (stop - start, *info.shape[1:]), info.kind, info.offset + start * row, (stop - start) * row)
+    return TensorInfo(
+        info.name, (stop - start, *info.shape[1:]), info.kind, info.offset + start * row, (stop - start) * row
+    )
 
 
 def dequantise(path: Path, info: TensorInfo, dtype: np.dtype) -> np.ndarray:
-    """The tensor as an array of `dtype` (floating), row-major. Only this tensor's bytes are mapped, and only for now."""
+    """The tensor as a row-major array of `dtype` (floating); only its own bytes are mapped, until it returns."""
     block, width = GGML_QUANT_SIZES[info.kind]
     try:
         raw = np.memmap(path, np.uint8, mode="r", offset=info.offset, shape=(info.nbytes,))

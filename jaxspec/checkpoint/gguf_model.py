@@ -37,7 +37,9 @@ class _Architecture:
     model_type: str
     classname: str
     layer: dict[str, str]
-    interleaved: bool = False  # rows of q and k are stored pair by pair (2i, 2i+1), Hugging Face has halves (i, i + H/2)
+    interleaved: bool = (
+        False  # rows of q and k are stored pair by pair (2i, 2i+1), Hugging Face has halves (i, i + H/2)
+    )
     norm_offset: float = 0.0  # added to every norm weight when the file was written
 
 
@@ -184,7 +186,7 @@ def _gemma_fields(fields: _Fields, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rope_scaling(fields: _Fields) -> dict[str, Any] | None:
-    """`rope_scaling` of the config; frequencies stored as divisors become "longrope" with equal short and long factors."""
+    """`rope_scaling` of the config; stored divisors of the frequencies become "longrope" with both factors equal."""
     context = fields.integer("context_length")
     original = fields.integer("rope.scaling.original_context_length", context)
     divisors, short, long = map(fields.vector, _ROPE)
@@ -211,7 +213,7 @@ def _rope_scaling(fields: _Fields) -> dict[str, Any] | None:
 
 
 def tensors(file: GGUFFile, config: dict[str, Any]) -> dict[str, LazyTensor]:
-    """All weights under our names, in Hugging Face's layout; names that are not known are kept, for the check to report."""
+    """All weights under our names, in Hugging Face's layout; unknown names are kept, for the check to report."""
     arch = _Fields(file).arch
     found: dict[str, LazyTensor] = {}
     for name, info in file.tensors.items():
@@ -253,10 +255,19 @@ def _split(name: str, info: TensorInfo, config: dict[str, Any]) -> list[tuple[st
     return parts
 
 
+def _less(tensor: LazyTensor, offset: float, dtype: np.dtype) -> np.ndarray:
+    return (tensor.cast_to(np.dtype(np.float32)) - np.float32(offset)).astype(dtype)
+
+
+def _module(name: str) -> str:
+    """self_attn.q_proj of layers.7.self_attn.q_proj.weight"""
+    return ".".join(name.split(".")[2:-1])
+
+
 def _to_hf_layout(name: str, tensor: LazyTensor, arch: _Architecture, config: dict[str, Any]) -> LazyTensor:
     if arch.norm_offset and name.endswith("norm.weight"):
-        return replace(tensor, load=lambda dtype: (tensor.cast_to(np.dtype(np.float32)) - arch.norm_offset).astype(dtype))
-    heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(name.split(".")[-2])
+        return replace(tensor, load=lambda dtype: _less(tensor, arch.norm_offset, dtype))
+    heads = {"self_attn.q_proj": "num_attention_heads", "self_attn.k_proj": "num_key_value_heads"}.get(_module(name))
     if not arch.interleaved or heads is None or tensor.shape[0] % (2 * config[heads]):
         return tensor
     count = config[heads]

@@ -1,26 +1,24 @@
 """Open a checkpoint of any kind, and load its parameters straight to a dtype and a sharding, one tensor at a time."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Sharding
 
-from jaxspec.checkpoint import gguf, gguf_model, hub
-from jaxspec.checkpoint.tensors import CheckpointError, LazyTensor, Shape
-
-Shardings = Sharding | Mapping[str, Sharding] | Callable[[str, Shape], Sharding]
-Progress = Callable[[int, int], None]
+from jaxspec.checkpoint import gguf, gguf_model, hub, names, safetensors, store
+from jaxspec.checkpoint.store import Progress, Shardings
+from jaxspec.checkpoint.tensors import CheckpointError, LazyTensor
+from jaxspec.models.config import ModelConfig
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """An open checkpoint; no weight has been read.
+    """An open checkpoint, checked; no weight is held.
 
-    `config` is a Hugging Face `config.json`, `tensors` our names (Hugging Face's less "model.") to lazy tensors,
+    `config` is a Hugging Face config.json, `tensors` our names (Hugging Face's less "model.") to lazy tensors,
     `tokenizer` the folder that holds the tokenizer's files, or the metadata fields of a GGUF file.
     """
 
@@ -32,19 +30,47 @@ class Checkpoint:
 
 
 def open_checkpoint(name: str | Path) -> Checkpoint:
-    """Open a local folder or file, the default target by name, or a hub id. Raises CheckpointError."""
+    """Open a local file or folder, the default target by its name, or a hub id.
+
+    Raises CheckpointError (a ValueError) if there is no such thing, if it is broken, or if its weights and its config
+    do not match, with every missing, unexpected and misshapen tensor named.
+    """
     path = hub.resolve(name)
-    if path.is_file():
-        return _open_file(path)
-    raise CheckpointError(f"{path}: not a checkpoint")
+    if path.is_dir():
+        if store.is_checkpoint(path):
+            return Checkpoint(path, "orbax", *store.open_folder(path), path)
+        return _open_hf(path, None)
+    if path.suffix in safetensors.PICKLES:
+        raise safetensors.refuse_pickle(path)
+    if path.suffix == ".safetensors":
+        return _open_hf(path.parent, path)
+    return _open_gguf(path)
 
 
-def _open_file(path: Path) -> Checkpoint:
-    if path.suffix in (".bin", ".pt", ".pth"):
-        raise CheckpointError(f"{path}: pickled weights can run code; not read")
+def _open_gguf(path: Path) -> Checkpoint:
     file = gguf.read(path)
     config = gguf_model.hf_config(file)
-    return Checkpoint(path, "gguf", config, gguf_model.tensors(file, config), file.fields)
+    tensors = gguf_model.tensors(file, config)
+    names.check(tensors, ModelConfig.from_hf(config), where=str(path))
+    return Checkpoint(path, "gguf", config, tensors, file.fields)
+
+
+def _open_hf(folder: Path, file: Path | None) -> Checkpoint:
+    infos = safetensors.read_folder(folder) if file is None else safetensors.read_header(file)
+    config = _text_config(store.read_config(folder))
+    model = ModelConfig.from_hf(config)
+    tensors, problems = names.from_hf(infos, model)
+    names.check(tensors, model, where=str(folder), problems=problems)
+    return Checkpoint(folder, "safetensors", config, tensors, folder)
+
+
+def _text_config(config: dict[str, Any]) -> dict[str, Any]:
+    """The language half of a model that also sees: Gemma 3 is one, and its text half has a type of its own."""
+    text = config.get("text_config")
+    if config.get("model_type") != "gemma3" or not isinstance(text, dict):
+        return config
+    outer = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id", "dtype") if key in config}
+    return outer | text | {"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"]}
 
 
 def load_params(
@@ -54,29 +80,26 @@ def load_params(
     shardings: Shardings | None = None,
     progress: Progress | None = None,
 ) -> dict[str, jax.Array]:
-    """All parameters of `source`, each put on its sharding as it is read: the host holds one tensor at a time.
+    """All parameters of `source` on their shardings: the host holds one tensor at a time.
 
     `dtype` casts every tensor; None keeps the stored types (float32 for quantised ones). `shardings` is one sharding,
-    a mapping by name, or a function of name and shape; None means the default device. `progress(done, total)` is
-    called after each tensor, in bytes read.
+    a mapping by name, or a function of name and shape; None means the default device. `progress(done, total)` counts
+    bytes.
     """
     total, done = sum(t.nbytes for t in source.tensors.values()), 0
-    params: dict[str, jax.Array] = {}
+    if source.kind == "orbax":
+        params = store.restore(source.path, source.tensors, shardings=shardings, dtype=dtype)
+        if progress is not None:
+            progress(total, total)
+        return params
+    params = {}
     for name, tensor in source.tensors.items():
-        params[name] = place(tensor, dtype, _sharding(shardings, name, tensor.shape))
+        host = tensor.read() if dtype is None else tensor.cast_to(np.dtype(dtype))
+        params[name] = jax.device_put(host, store.sharding_of(shardings, name, tensor.shape))
         done += tensor.nbytes
         if progress is not None:
             progress(done, total)
     return params
 
 
-def _sharding(shardings: Shardings | None, name: str, shape: Shape) -> Sharding | None:
-    if shardings is None or isinstance(shardings, Sharding):
-        return shardings
-    return shardings(name, shape) if callable(shardings) else shardings[name]
-
-
-def place(tensor: LazyTensor, dtype: Any, sharding: Sharding | None) -> jax.Array:
-    """One tensor on its devices; each device is sent its own part."""
-    host = tensor.read() if dtype is None else tensor.cast_to(np.dtype(dtype))
-    return jax.device_put(host, sharding)
+__all__ = ["Checkpoint", "CheckpointError", "load_params", "open_checkpoint"]

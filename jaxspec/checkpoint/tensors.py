@@ -3,7 +3,10 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+import jax
 import numpy as np
+
+PIECE = 1 << 24  # bytes compared at once
 
 Shape = tuple[int, ...]
 
@@ -16,7 +19,7 @@ class CheckpointError(ValueError):
 class LazyTensor:
     """One tensor of a checkpoint: its shape and stored dtype are known, its numbers are read by `read()`.
 
-    For a quantised tensor `dtype` is float32, the type it is dequantised to. `cast_to` reads straight into another dtype.
+    For a quantised tensor `dtype` is float32, the type it is dequantised to.
     """
 
     shape: Shape
@@ -42,21 +45,31 @@ def mapped(tensor: LazyTensor, shape: Shape, change: Callable[[np.ndarray], np.n
     return LazyTensor(shape, tensor.dtype, lambda dtype: change(tensor.load(dtype)))
 
 
-def computed(array: np.ndarray) -> LazyTensor:
-    """An array that is already here, as a lazy tensor."""
-    return LazyTensor(array.shape, array.dtype, lambda dtype: array.astype(dtype, copy=False))
+def in_memory(array: np.ndarray | jax.Array) -> LazyTensor:
+    """An array of the host or of the devices as a lazy tensor; a sharded one is gathered when it is read."""
+    return LazyTensor(
+        tuple(array.shape), np.dtype(array.dtype), lambda dtype: np.asarray(array).astype(dtype, copy=False)
+    )
 
 
-def check_names(found: Mapping[str, Shape], expected: Mapping[str, Shape], *, where: str) -> None:
-    """Raise one CheckpointError that names every missing, unexpected and misshapen tensor, or return."""
-    wrong = [
-        f"misshapen: {name} is {list(found[name])}, the config asks for {list(expected[name])}"
-        for name in expected
-        if name in found and tuple(found[name]) != tuple(expected[name])
+def rows_equal(a: LazyTensor, b: LazyTensor) -> bool:
+    """Whether two tensors hold the same bytes, compared in pieces so that nothing large is allocated."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    left, right = (t.read().reshape(-1).view(np.uint8) for t in (a, b))
+    return all(np.array_equal(left[i : i + PIECE], right[i : i + PIECE]) for i in range(0, left.size, PIECE))
+
+
+def differences(found: Mapping[str, Shape], expected: Mapping[str, Shape]) -> list[str]:
+    """One line for every missing, unexpected and misshapen tensor."""
+    missing = [f"missing: {name} {list(shape)}" for name, shape in expected.items() if name not in found]
+    unexpected = [f"unexpected: {name} {list(shape)}" for name, shape in found.items() if name not in expected]
+    misshapen = [
+        f"misshapen: {name} is {list(found[name])}, the config asks for {list(shape)}"
+        for name, shape in expected.items()
+        if name in found and tuple(found[name]) != tuple(shape)
     ]
-    missing = [f"missing: {name} {list(expected[name])}" for name in expected if name not in found]
-    unexpected = [f"unexpected: {name} {list(found[name])}" for name in found if name not in expected]
-    report(missing + unexpected + wrong, where=where)
+    return missing + unexpected + misshapen
 
 
 def report(problems: Iterable[str], *, where: str) -> None:

@@ -1,0 +1,192 @@
+"""Our own checkpoints: a folder with an Orbax checkpoint `params/`, a `config.json` and the tokenizer's files."""
+
+import contextlib
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from jax.sharding import Sharding, SingleDeviceSharding
+
+from jaxspec.checkpoint import names
+from jaxspec.checkpoint.staging import new_folder, unwritable
+from jaxspec.checkpoint.tensors import CheckpointError, LazyTensor, Shape, in_memory
+from jaxspec.models.config import ModelConfig
+
+FORMAT_KEY = "jaxspec_format"
+FORMAT = 1
+PARAMS = "params"
+CONFIG = "config.json"
+MAX_CONFIG = 1 << 22  # bytes
+CHUNK_BYTES = 1 << 25  # one stored piece of a tensor; devices read only the pieces they hold
+
+Shardings = Sharding | Mapping[str, Sharding] | Callable[[str, Shape], Sharding]
+Progress = Callable[[int, int], None]
+
+# What Orbax and TensorStore raise for a broken or unwritable checkpoint.
+_STORAGE_ERRORS = (ValueError, OSError, KeyError, TypeError, RuntimeError)
+
+
+class _LazyHandler(ocp.type_handlers.NumpyHandler):
+    """Lets Orbax write lazy tensors: each is read when its turn comes and gone before the next."""
+
+    def __init__(self, progress: Progress | None, total: int):
+        super().__init__(deepcopy_host_arrays=False)
+        self.progress, self.total, self.done = progress, total, 0
+
+    async def serialize(self, values: Any, infos: Any, args: Any = None) -> list[Any]:
+        args = args or [ocp.SaveArgs()] * len(values)
+        for value, info, arg in zip(values, infos, args, strict=True):
+            for pending in await super().serialize([value.read()], [info], [arg]):
+                pending.result()
+            self.done += value.nbytes
+            if self.progress is not None:
+                self.progress(self.done, self.total)
+        return []
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without Orbax's log lines, which tell of its own files."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def save(
+    path: str | Path,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, LazyTensor | np.ndarray | jax.Array],
+    *,
+    write_tokenizer: Callable[[Path], None] | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> None:
+    """Write a checkpoint: tensor by tensor, beside `path`, renamed when it is whole.
+
+    `tensors` go by our names and keep their dtypes; `write_tokenizer(folder)` adds the tokenizer's files;
+    `progress(done, total)` counts bytes. Raises CheckpointError if `path` exists or cannot be written.
+    """
+    path = Path(path)
+    lazy = {name: t if isinstance(t, LazyTensor) else in_memory(t) for name, t in tensors.items()}
+    with new_folder(path, overwrite=overwrite) as folder:
+        handler = _LazyHandler(progress, sum(t.nbytes for t in lazy.values()))
+        registry = ocp.type_handlers.create_type_handler_registry((LazyTensor, handler))
+        chunked = {name: ocp.SaveArgs(chunk_byte_size=CHUNK_BYTES) for name in lazy}
+        try:
+            with _quiet(), ocp.Checkpointer(ocp.PyTreeCheckpointHandler(type_handler_registry=registry)) as saver:
+                saver.save(folder / PARAMS, args=ocp.args.PyTreeSave(lazy, save_args=chunked))
+        except CheckpointError:
+            raise
+        except _STORAGE_ERRORS as error:
+            raise unwritable(path, error) from error
+        if write_tokenizer is not None:
+            write_tokenizer(folder)
+        # Last, since a folder without it is no checkpoint.
+        (folder / CONFIG).write_text(json.dumps({FORMAT_KEY: FORMAT, **config}, indent=2) + "\n", encoding="utf-8")
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether `path` looks like a folder that `save` wrote."""
+    return (path / PARAMS).is_dir() and (path / CONFIG).is_file()
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The folder's config.json, ours or Hugging Face's. Raises CheckpointError."""
+    file = path / CONFIG
+    if not file.is_file():
+        raise CheckpointError(f"{path}: no {CONFIG}; give a model's folder, or a .gguf file")
+    try:
+        if file.stat().st_size > MAX_CONFIG:
+            raise ValueError(f"it has more than {MAX_CONFIG} bytes")
+        config = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(config, dict):
+            raise ValueError("it is not an object")
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{file}: not a readable config ({error}); fetch the folder again") from None
+    version = config.pop(FORMAT_KEY, FORMAT)
+    if version != FORMAT:
+        raise CheckpointError(f"{file}: {FORMAT_KEY} is {version!r}, this release reads {FORMAT}; convert it again")
+    return config
+
+
+def open_folder(path: Path) -> tuple[dict[str, Any], dict[str, LazyTensor]]:
+    """Config and lazy tensors of one of our checkpoints, checked against each other. Raises CheckpointError."""
+    config = read_config(path)
+    with _reading(path) as reader:
+        metadata = reader.metadata(path / PARAMS).item_metadata
+        described = {} if metadata is None else metadata.tree
+        found = {name: _lazy(path, name, tuple(meta.shape), np.dtype(meta.dtype)) for name, meta in described.items()}
+    names.check(found, ModelConfig.from_hf(config), where=str(path))
+    return config, found
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[ocp.Checkpointer]:
+    try:
+        with _quiet(), ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+            yield reader
+    except CheckpointError:
+        raise
+    except (*_STORAGE_ERRORS, AttributeError) as error:
+        reason = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
+        raise CheckpointError(
+            f"{path / PARAMS}: not a readable Orbax checkpoint ({reason}); convert it again"
+        ) from error
+
+
+def _lazy(path: Path, name: str, shape: Shape, dtype: np.dtype) -> LazyTensor:
+    def load(target: np.dtype) -> np.ndarray:
+        wanted = {name: jax.ShapeDtypeStruct(shape, dtype)}
+        with _reading(path) as reader:
+            args = {name: ocp.RestoreArgs(restore_type=np.ndarray)}
+            found = reader.restore(
+                path / PARAMS, args=ocp.args.PyTreeRestore(wanted, restore_args=args, partial_restore=True)
+            )
+        return found[name].astype(target, copy=False)
+
+    return LazyTensor(shape, dtype, load)
+
+
+def load(
+    path: str | Path, *, shardings: Shardings | None = None, dtype: Any = None
+) -> tuple[dict[str, Any], dict[str, jax.Array]]:
+    """Config and parameters of one of our checkpoints, read straight onto their shardings.
+
+    `shardings` is one sharding, a mapping by name, or a function of name and shape; None means the default device.
+    `dtype` casts every tensor; None keeps the stored types. Each device reads only the pieces that it holds, whatever
+    mesh wrote them. Raises CheckpointError with every missing, unexpected and misshapen tensor.
+    """
+    path = Path(path)
+    config, tensors = open_folder(path)
+    return config, restore(path, tensors, shardings=shardings, dtype=dtype)
+
+
+def restore(
+    path: Path, tensors: Mapping[str, LazyTensor], *, shardings: Shardings | None = None, dtype: Any = None
+) -> dict[str, jax.Array]:
+    """The described tensors of one of our checkpoints on their shardings; see `load`."""
+    wanted = {name: jax.ShapeDtypeStruct(t.shape, t.dtype) for name, t in tensors.items()}
+    args = {
+        name: ocp.ArrayRestoreArgs(sharding=sharding_of(shardings, name, t.shape), dtype=dtype)
+        for name, t in tensors.items()
+    }
+    with _reading(path) as reader:
+        return reader.restore(path / PARAMS, args=ocp.args.PyTreeRestore(wanted, restore_args=args))
+
+
+def sharding_of(shardings: Shardings | None, name: str, shape: Shape) -> Sharding:
+    """The sharding of one tensor."""
+    if shardings is None:
+        return SingleDeviceSharding(jax.devices()[0])
+    if isinstance(shardings, Sharding):
+        return shardings
+    return shardings(name, shape) if callable(shardings) else shardings[name]
