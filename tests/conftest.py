@@ -1,0 +1,44 @@
+"""Every test runs on eight CPU devices, with shapes, dtypes and types checked more strictly than in use."""
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+# Read when jax is imported, and inherited by the scripts that tests start.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path.home() / ".cache" / "jaxspec" / "test-compilations"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+
+import beartype
+import jax
+import jaxtyping
+import numpy as np
+import pytest
+
+jax.config.update("jax_num_cpu_devices", 8)
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+def check_function(function: Callable, *args, **kwargs) -> Callable:
+    """Beartype, but for constructors: jax rebuilds dataclass pytrees with batched arrays, shardings or None as leaves."""
+    return function if function.__name__ == "__init__" else beartype.beartype(function, *args, **kwargs)
+
+
+jaxtyping.install_import_hook("jaxspec", f"{__name__}.check_function")
+
+
+@pytest.fixture(autouse=True)
+def _seeds():
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002 - for the libraries that still draw from it
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """Return where SmolLM2-135M-Instruct lies; a test that was asked for and lacks it fails, it does not skip."""
+    path = os.environ.get("JAXSPEC_TEST_SMOLLM2", "")
+    if not path or not Path(path).exists():
+        pytest.fail(f"JAXSPEC_TEST_SMOLLM2 is {path!r}; set it to the folder or .gguf file of SmolLM2-135M-Instruct")
+    return Path(path)
