@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 import tokenizers
@@ -63,10 +64,12 @@ def _convert_older(folder: Path) -> tuple[tokenizers.Tokenizer, dict[str, str]]:
         special = {name: str(token) for name, token in old.special_tokens_map.items() if name in SPECIAL_NAMES}
         return old.backend_tokenizer, special
     except Exception as error:  # whatever a conversion stumbles over, the remedy is the same
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if found[0] == ("tokenizer.model",) and find_spec("sentencepiece") is None:
+            reason = "it needs the package sentencepiece, which is not installed"
         raise ValueError(
-            f"{folder} has {' and '.join(found[0])} but no tokenizer.json, and transformers cannot convert it here "
-            f"({str(error).strip().splitlines()[0]:.200}); save a tokenizer.json with transformers where its "
-            f"`sentencepiece` extra is installed"
+            f"{folder} has {' and '.join(found[0])} but no tokenizer.json, and transformers cannot convert it here: "
+            f"{reason:.200}; install what is missing, or save a tokenizer.json with transformers elsewhere"
         ) from error
 
 
