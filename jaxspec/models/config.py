@@ -38,7 +38,6 @@ class RopeScaling:
     truncate: bool = True  # yarn: round the correction range
     short_factor: tuple[float, ...] = ()  # longrope
     long_factor: tuple[float, ...] = ()  # longrope
-    divisors: tuple[float, ...] = ()  # "divisors": each frequency is divided by its own number (GGUF's rope_freqs)
     length: int = 0  # dynamic, longrope: tokens of the sequence, see models/rope.py; 0 means up to each token
 
     def __post_init__(self) -> None:

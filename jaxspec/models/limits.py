@@ -37,7 +37,6 @@ SCALING_FIELDS = {
     ),
     "llama3": ("factor", "original_max_positions", "low_freq_factor", "high_freq_factor"),
     "longrope": ("factor", "original_max_positions", "attention_factor", "short_factor", "long_factor", "length"),
-    "divisors": ("divisors",),
 }
 """Each kind of rotary scaling and the fields that it reads."""
 
@@ -91,7 +90,7 @@ def check_sizes(config: "ModelConfig") -> None:
     scaling, rotary = config.rope_scaling, config.rotary_dim
     if rotary % 2 or rotary < (4 if scaling.kind == "dynamic" else 2):
         raise ValueError(f"{rotary} features of a head of {config.head_dim} would rotate; an even number is needed")
-    for name in ("short_factor", "long_factor", "divisors"):
+    for name in ("short_factor", "long_factor"):
         if name in SCALING_FIELDS[scaling.kind]:
             check_numbers(name, getattr(scaling, name), rotary // 2)
 

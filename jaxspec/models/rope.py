@@ -94,8 +94,6 @@ def _stretched(config: ModelConfig, plain: Frequencies) -> Frequencies:
         return _llama3(scaling, plain)
     if scaling.kind == "yarn":
         return _yarn(config, plain)
-    if scaling.kind == "divisors":
-        return plain / _array(scaling.divisors)
     return plain
 
 
@@ -126,7 +124,7 @@ def _yarn(config: ModelConfig, plain: Frequencies) -> Frequencies:
     width = np.float32(0.001 if low == high else high - low)
     ramp = np.clip((np.arange(size // 2) - low) / width, 0, 1).astype(np.float32)
     stretched = np.float32(1) / (np.float32(scaling.factor) * _wavelengths(config.rope_theta, size))
-    return stretched * ramp + plain * (np.float32(1) - ramp)
+    return (stretched * ramp + plain * (1 - ramp)).astype(np.float32)
 
 
 def _dynamic(config: ModelConfig, plain: Frequencies, positions: jax.Array) -> jax.Array:
@@ -147,10 +145,13 @@ def _dynamic(config: ModelConfig, plain: Frequencies, positions: jax.Array) -> j
 
 
 def _longrope(config: ModelConfig, positions: jax.Array) -> jax.Array:
-    """Each frequency divided by its own factor: one set within the trained context, another beyond it."""
+    """Each frequency divided by its own factor: one set within the trained context, another beyond it.
+
+    A GGUF's rope_freqs are such factors, the same in both sets.
+    """
     scaling, waves = config.rope_scaling, _wavelengths(config.rope_theta, config.rotary_dim)
     short, long = (1.0 / (_array(factors) * waves) for factors in (scaling.short_factor, scaling.long_factor))
-    if scaling.length:
+    if scaling.length or scaling.short_factor == scaling.long_factor:
         return jnp.asarray(long if scaling.length > scaling.original_max_positions else short)
     beyond = positions + 1 > scaling.original_max_positions
     return jnp.where(beyond[None], long[:, None, None], short[:, None, None])

@@ -1,8 +1,8 @@
 """The rotary part of Hugging Face's config.json, in both its layouts.
 
-Before transformers 5: `rope_theta`, `rope_scaling` {type or rope_type, ...} and, in Gemma 3, `rope_local_base_freq`.
-Since: `rope_parameters` {rope_type, rope_theta, partial_rotary_factor, factor, ...}, in Gemma 3 one such object for each
-of full_attention and sliding_attention.
+Before transformers 5: `rope_theta`, `rope_scaling` {type or rope_type, ...}, and in Gemma 3 `rope_local_base_freq`.
+Since: `rope_parameters` {rope_type, rope_theta, partial_rotary_factor, ...}, in Gemma 3 one such object for each of
+full_attention and sliding_attention.
 """
 
 from collections.abc import Mapping

@@ -78,8 +78,6 @@ def config_to_hf(config: ModelConfig) -> dict[str, Any]:
     family = TABLE.get(config.family)
     if family is None:
         raise ValueError(_unsupported("family", config.family))
-    if config.rope_scaling.kind == "divisors":
-        raise ValueError("a Hugging Face config cannot divide frequencies one by one (rope_freqs); use llama3 scaling")
     gemma = "hidden_activation" in family.defaults
     hf: dict[str, Any] = {"architectures": [family.architectures[0]], "model_type": config.family}
     hf |= {theirs: getattr(config, ours) for ours, theirs in NAMES.items()}
