@@ -102,20 +102,23 @@ def visible(
     return seen
 
 
-def commit(cache: Cache, window: Window, path: Int[Array, "B P"], count: Int[Array, "B"]) -> Cache:
+def commit(cache: Cache, window: Window, path: Int[Array, "B P"] | None, count: Int[Array, "B"]) -> Cache:
     """Append each row's accepted path; the only write to a cache in a round.
 
     One `dynamic_update_slice` a row and array: in place on every backend, where a vmapped one becomes a loop over rows
     on TPU and a masked select rewrites the cache. All P entries are written, `count` of them count.
 
     Args:
-        path: window indices to append, in order; entries at and beyond `count` may be anything valid.
+        path: window indices to append, in order; entries at and beyond `count` may be anything valid. None: the window
+            as it stands, a chain.
         count: accepted entries of each row, 0 leaves the row as it is.
     """
     length = cache.length
 
     def write(slots: jax.Array, fresh: jax.Array, ring: int | None) -> jax.Array:
-        fresh = jnp.take_along_axis(fresh, path[:, None, :, None], axis=2).astype(slots.dtype)
+        if path is not None:
+            fresh = jnp.take_along_axis(fresh, path[:, None, :, None], axis=2)
+        fresh = fresh.astype(slots.dtype)
         for row in range(fresh.shape[0]):
             slots = _write_row(slots, fresh[row : row + 1], length[row], row, ring)
         return slots
@@ -139,3 +142,14 @@ def _write_row(slots: jax.Array, fresh: jax.Array, start: jax.Array, row: int, r
     wrapped = jnp.take(fresh, jnp.minimum(t, width - 1), axis=2)
     front = jnp.where((t < width)[None, None, :, None], wrapped, front)
     return jax.lax.dynamic_update_slice(slots, front, (row, 0, 0, 0))
+
+
+def first_tokens(window: Window, width: int) -> Window:
+    """The first `width` tokens of a window."""
+    cut = tuple(tuple(leaf[:, :, :width] for leaf in leaves) for leaves in (window.k, window.v))
+    return Window(*cut, window.positions[:, :width])
+
+
+def join(lower: Window, upper: Window) -> Window:
+    """One window from the first layers' and the other layers' of the same tokens."""
+    return Window(lower.k + upper.k, lower.v + upper.v, upper.positions)

@@ -45,7 +45,7 @@ class LanguageModel(NamedTuple):
     config: PyTree  # hashable; the engine reads vocab_size and max_positions
     init_cache: "InitCache"  # (rows, capacity, *, headroom, dtype) -> cache
     forward: Forward
-    commit: "Commit"  # (cache, window, path [B,P], count [B]) -> cache
+    commit: "Commit"  # (cache, window, path [B,P] | None, count [B]) -> cache
 
 
 class InitCache(Protocol):
@@ -55,9 +55,9 @@ class InitCache(Protocol):
 
 
 class Commit(Protocol):
-    """Append window entries path[:, :count] of each row."""
+    """Append window entries path[:, :count] of each row; path None is the window's own order."""
 
-    def __call__(self, cache: PyTree, window: PyTree, path: jax.Array, count: jax.Array) -> PyTree: ...
+    def __call__(self, cache: PyTree, window: PyTree, path: jax.Array | None, count: jax.Array) -> PyTree: ...
 
 
 @functools.lru_cache(maxsize=64)
@@ -94,7 +94,7 @@ def parameter_shapes(config: ModelConfig, dtype: jnp.dtype = jnp.float32) -> dic
     """Name, shape and dtype of every parameter of a config, without allocating any."""
     abstract = nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0), dtype=dtype))
     flat = nnx.to_flat_state(nnx.state(abstract, nnx.Param))
-    return {".".join(map(str, path)): jax.ShapeDtypeStruct(leaf[...].shape, leaf[...].dtype) for path, leaf in flat}
+    return {".".join(map(str, path)): jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for path, leaf in flat}
 
 
 __all__ = ["Commit", "Forward", "InitCache", "LanguageModel", "Output", "Window", "bind", "language_model", "parameter_shapes"]

@@ -1,0 +1,187 @@
+"""Types that the parts of a round exchange. No functions.
+
+           choose              propose                  judge                  commit
+View ──► Choice ──► Proposal(tokens, count, q) ──► Verdict(accepted, next) ──► state
+"""
+
+import dataclasses
+from typing import Any, NamedTuple, Protocol
+
+import jax
+from jaxtyping import Array, Float, Int
+
+from jaxspec.models.api import LanguageModel
+from jaxspec.sampling import Warpers
+from jaxspec.typing import Params, PyTree, RowFloats, RowMask, Rows, Seeds, Tokens
+
+FREE = "free"
+MODEL = "model pass"
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class EngineParams:
+    """Every array that stays the same from round to round, as one pytree."""
+
+    target: Params
+    drafts: dict[str, PyTree]  # by source name; absent for sources without parameters
+    selector: PyTree
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What each row was asked for. All traced: changing a value never recompiles."""
+
+    prompt_length: Rows  # int32, tokens
+    limit: Rows  # int32, known tokens at which the row ends: prompt_length + max_new_tokens
+    stop_ids: Int[Array, "B E"]  # int32, -1 where unused
+    seed: Seeds  # uint32; randomness is a function of (seed, absolute position)
+    warpers: Warpers
+    max_lookahead: Rows  # int32, drafts a round at the most
+    draft_temperature: RowFloats  # float32, multiplies the row's temperature for sampled drafts; 0 drafts greedily
+    draft_confidence: RowFloats  # float32 in [0, 1]; a model draft stops before a token whose largest q is below it
+
+
+class View(NamedTuple):
+    """What sources and selectors may read in a round. Nothing in it is written before the commit."""
+
+    tokens: Int[Array, "B S"]  # prompt and output; entries at and beyond `length` mean nothing
+    length: Rows  # known tokens; the last one is not in the target's cache yet
+    outcome: Rows  # code of `jaxspec.outcome`
+    active: RowMask  # rows still being generated
+    request: Request
+    cache: PyTree  # the target's
+
+
+class Proposal(NamedTuple):
+    """Drafts of every row, padded to the largest lookahead."""
+
+    tokens: Int[Array, "B A"]  # int32, A = largest lookahead
+    count: Rows  # drafts that count
+    q_log: Float[Array, "B A V"] | None  # log-probabilities sampled drafts came from; None where no source samples
+    sampled: RowMask  # False: each draft is a point mass
+    match: Rows  # tokens of context that the proposal rests on; 0 where that means nothing
+    confidence: Float[Array, "B A"]  # largest probability of the draft's law at each depth; 1 where it has none
+
+
+class Signals(NamedTuple):
+    """What a selector may base its choice on; N sources in the order of the setup, source 0 is "none"."""
+
+    offered: Int[Array, "B N"]  # drafts each source could give this round, capped by the row's limits
+    match: Int[Array, "B N"]  # context matched by each free source's proposal
+    lag: Int[Array, "B N"]  # committed tokens a source's cache has not seen yet
+    active: RowMask
+
+
+class Choice(NamedTuple):
+    """Source and lookahead of every row for one round."""
+
+    source: Rows  # int32, index into the setup's sources
+    lookahead: Rows  # int32
+
+
+class Verdict(NamedTuple):
+    """What verification says of a round, and what the committed tokens are."""
+
+    accepted: Rows  # drafts accepted
+    emitted: Tokens  # [B, A+1] accepted drafts, then the corrected or bonus token
+    count: Rows  # tokens emitted: accepted + 1, fewer where the row ends; 0 for finished rows
+    logprobs: Float[Array, "B T"] | None  # of the emitted tokens, under the model's own softmax
+
+
+class Reuse(NamedTuple):
+    """Layers of the target that drafting has run over the window already."""
+
+    hidden: Float[Array, "B T D"]  # residual stream after these layers
+    window: PyTree  # their keys and values
+
+
+class Propose(Protocol):
+    """Drafts for the rows whose lookahead is above 0; reads only. `scratch` is handed to `observe`."""
+
+    def __call__(
+        self, params: EngineParams, view: View, state: PyTree, lookahead: Rows
+    ) -> tuple[Proposal, PyTree]: ...
+
+
+class Observe(Protocol):
+    """The source's state after the verdict; `scratch` counts only for rows in `ran`."""
+
+    def __call__(self, state: PyTree, scratch: PyTree, view: View, ran: RowMask, verdict: Verdict) -> PyTree: ...
+
+
+class CatchUp(Protocol):
+    """Bring the source's cache near the committed tokens for the rows in `wanted`; returns tokens taken [B] too."""
+
+    def __call__(
+        self, params: EngineParams, view: View, state: PyTree, wanted: RowMask
+    ) -> tuple[PyTree, Rows]: ...
+
+
+class DraftSource(NamedTuple):
+    """A way to guess the next tokens. A NamedTuple of pure functions, made by a factory in `jaxspec.drafts`."""
+
+    name: str
+    cost: str  # FREE: proposes for every row each round. MODEL: runs only in rounds in which a row chose it
+    init: Any  # (rows, capacity) -> state; capacity in tokens
+    propose: Propose
+    observe: Observe
+    catch_up: CatchUp | None  # None for sources that never lag
+    lag: Any  # (state, view) -> [B] int32; None for sources that never lag
+    max_positions: int | None  # longest sequence the source can follow; None without limit
+    samples: bool  # whether its drafts may be sampled (then Proposal.q_log is filled in "rejection")
+    reuse: Any  # (scratch) -> Reuse, None where drafting runs no layer of the target
+    reuse_layers: int  # layers that `reuse` hands over; 0 without
+
+
+class Selector(NamedTuple):
+    """Chooses source and lookahead for every row and round, from what is known before any draft is drawn."""
+
+    name: str
+    init: Any  # (rows, sources) -> state
+    choose: Any  # (params, state, Signals) -> Choice
+    update: Any  # (params, state, Signals, Choice, Proposal, Verdict) -> state
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """Everything static about an engine: hashable, the argument that a change of recompiles."""
+
+    target: LanguageModel
+    sources: tuple[DraftSource, ...]  # source 0 is "none"
+    selector: Selector
+    verify: str  # greedy | rejection | coupled
+    windows: tuple[int, ...]  # padded window widths, ascending; largest lookahead is the last less one
+    vocab_size: int  # true vocabulary; ids at or beyond it are padding
+    logprobs: bool  # whether the state keeps log-probabilities of emitted tokens
+
+    @property
+    def lookahead(self) -> int:
+        """Largest lookahead, in tokens."""
+        return self.windows[-1] - 1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the sources, in order."""
+        return tuple(source.name for source in self.sources)
+
+
+__all__ = [
+    "FREE",
+    "MODEL",
+    "CatchUp",
+    "Choice",
+    "DraftSource",
+    "EngineParams",
+    "Observe",
+    "Proposal",
+    "Propose",
+    "Request",
+    "Reuse",
+    "Selector",
+    "Setup",
+    "Signals",
+    "Verdict",
+    "View",
+]

@@ -1,0 +1,109 @@
+"""From names to a `Setup`: the sources, the selector, the window widths, checked before anything is compiled."""
+
+from collections.abc import Sequence
+
+from jaxspec.buckets import WINDOWS
+from jaxspec.contracts import FREE, MODEL, DraftSource, Selector, Setup
+from jaxspec.drafts import early_exit, lm, lookup, none
+from jaxspec.models.api import LanguageModel
+from jaxspec.select import fixed, rule
+from jaxspec.verify import verifier
+
+DEFAULT_LOOKAHEAD = 7
+
+Draft = str | tuple[str, LanguageModel] | DraftSource
+
+
+def make_setup(
+    target: LanguageModel,
+    *,
+    drafts: Sequence[Draft] = ("lookup",),
+    select: str | Selector = "rule",
+    verify: str = "greedy",
+    lookahead: int = DEFAULT_LOOKAHEAD,
+    model_lookahead: int | None = None,
+    windows: Sequence[int] = WINDOWS,
+    vocab_size: int | None = None,
+    logprobs: bool = False,
+) -> Setup:
+    """Everything static about an engine. All arguments are static: another value is another compiled program.
+
+    Args:
+        target: a bound model (`jaxspec.models.bind`), or anyone's `LanguageModel`.
+        drafts: sources besides "none", each "lookup", "exit:K", (NAME, LanguageModel) for a model draft whose
+            parameters are `EngineParams.drafts[NAME]`, or a `DraftSource` of your own.
+        select: "rule", "fixed:SOURCE:K", "fixed:none", or a `Selector`.
+        verify: "greedy", "rejection" or "coupled".
+        lookahead: drafts a round at the most; at most the widest window less one.
+        model_lookahead: drafts `rule` asks of a source that costs a model pass; min(lookahead, 4) where None.
+        windows: padded window widths to compile, ascending, starting at 1; those above lookahead + 1 are left out.
+        vocab_size: true vocabulary; the model's padded one where None.
+        logprobs: keep log-probabilities of the emitted tokens.
+
+    Raises:
+        ValueError: an unknown name, a lookahead that no window holds, or a source that this target cannot serve.
+    """
+    widths = _windows(lookahead, windows)
+    verifier(verify)
+    width = target.config.vocab_size
+    vocab = width if vocab_size is None else vocab_size
+    if not 1 <= vocab <= width:
+        raise ValueError(f"vocab_size is {vocab}; the target's output has {width} entries, so give 1 to {width}")
+    largest = widths[-1] - 1
+    sources = [none(lookahead=largest)]
+    for draft in drafts:
+        sources.append(_source(draft, target, largest, vocab, width, verify))
+    names = [source.name for source in sources]
+    if len(set(names)) != len(names):
+        raise ValueError(f"draft sources {names[1:]} have a name twice; give each source once")
+    asked = min(lookahead, 4) if model_lookahead is None else model_lookahead
+    chosen = select if isinstance(select, Selector) else _selector(select, tuple(sources), largest, asked)
+    return Setup(target, tuple(sources), chosen, verify, widths, vocab, logprobs)
+
+
+def _windows(lookahead: int, windows: Sequence[int]) -> tuple[int, ...]:
+    """Widths that are needed for a lookahead: those below lookahead + 1, and lookahead + 1 itself.
+
+    lookahead 5, windows 1 2 4 8 16   ->   1 2 4 6
+    """
+    widths = tuple(windows)
+    if not widths or widths[0] != 1 or list(widths) != sorted(set(widths)):
+        raise ValueError(f"windows are {widths}; give ascending widths that start at 1, for example {WINDOWS}")
+    if not 0 <= lookahead <= widths[-1] - 1:
+        raise ValueError(
+            f"lookahead {lookahead} is not in 0 to {widths[-1] - 1}, what the widest window of {widths[-1]} tokens holds; "
+            "give a smaller lookahead, or wider windows to make_setup"
+        )
+    return (*(w for w in widths if w < lookahead + 1), lookahead + 1)
+
+
+def _source(draft: Draft, target: LanguageModel, lookahead: int, vocab: int, width: int, verify: str) -> DraftSource:
+    if isinstance(draft, DraftSource):
+        return draft
+    common = {"lookahead": lookahead, "vocab_size": vocab, "vocab_width": width, "verify": verify}
+    if not isinstance(draft, str):
+        return lm(draft[0], draft[1], **common)
+    kind, _, rest = draft.partition(":")
+    if draft == "lookup":
+        return lookup(lookahead=lookahead)
+    if kind == "exit" and rest.isdecimal():
+        return early_exit(target, int(rest), **common)
+    raise ValueError(f"draft source {draft!r} is unknown; choose among lookup, lm:NAME_OR_PATH and exit:LAYERS")
+
+
+def _selector(select: str, sources: tuple[DraftSource, ...], lookahead: int, model_lookahead: int) -> Selector:
+    names = [source.name for source in sources]
+    if select == "rule":
+        free = tuple(i for i, s in enumerate(sources) if s.cost == FREE and i > 0)
+        models = tuple(i for i, s in enumerate(sources) if s.cost == MODEL)
+        return rule(free, models, free_lookahead=lookahead, model_lookahead=model_lookahead)
+    kind, _, rest = select.partition(":")
+    if kind == "fixed" and rest:
+        name, _, tail = rest.rpartition(":")
+        if rest in names:
+            return fixed(names.index(rest), lookahead if rest != "none" else 0)
+        if name in names and tail.isdecimal():
+            if int(tail) > lookahead:
+                raise ValueError(f"select {select!r} asks for lookahead {tail}; the largest is {lookahead}, raise lookahead")
+            return fixed(names.index(name), int(tail))
+    raise ValueError(f"select {select!r} is unknown; choose rule or fixed:SOURCE:K with SOURCE among {', '.join(names)}")

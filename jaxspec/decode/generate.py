@@ -1,0 +1,139 @@
+"""Prompts in, tokens out: state, prefill and the chunked loop behind one call."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec.buckets import PREFILL
+from jaxspec.contracts import EngineParams, Request, Setup
+from jaxspec.decode.loop import Progress, loop
+from jaxspec.decode.prefill import prefill
+from jaxspec.decode.request import make_request, needed_capacity, pad_prompts
+from jaxspec.decode.state import State, init_state
+from jaxspec.outcome import FINISH_REASON
+from jaxspec.telemetry import Counters
+
+CHUNK = 8
+"""Rounds between two looks of the host."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Generation:
+    """What a call produced, on the host; one entry a row, in the order of the prompts."""
+
+    tokens: list[list[int]]  # output ids, end ids included
+    finish_reason: list[str]  # "stop" | "length" | "interrupted"
+    logprobs: list[list[float]] | None  # of the output tokens under the model's own softmax, where the setup keeps them
+    counters: Counters  # numpy
+    rounds: int
+    prefill_seconds: float
+    seconds: float  # of the rounds, prefill and compilation apart
+
+
+def start(
+    setup: Setup,
+    params: EngineParams,
+    prompts: Sequence[Sequence[int]],
+    request: Request,
+    *,
+    capacity: int | None = None,
+    dtype: Any = jnp.float32,
+    place: Callable[[State], State] = lambda state: state,
+) -> State:
+    """A prefilled state for `prompts`.
+
+    Args:
+        capacity: tokens a row's buffers hold; the smallest bucket that fits where None. Static (recompiles).
+        dtype: of the target's cache.
+        place: puts a fresh state on its devices (`jaxspec.sharding`).
+
+    Raises:
+        ValueError: a prompt and its max_new_tokens that do not fit.
+    """
+    lengths, limits = np.asarray(request.prompt_length), np.asarray(request.limit)
+    need = max(needed_capacity(setup, int(n), int(m - n), capacity) for n, m in zip(lengths, limits, strict=True))
+    headroom = max(PREFILL[-1], setup.windows[-1])
+    tokens = jnp.asarray(pad_prompts(prompts, need))
+    state = place(init_state(setup, tokens, request, headroom=headroom, dtype=dtype))
+    return prefill(setup, params, state, longest=int(lengths.max()))
+
+
+def stream(
+    setup: Setup, params: EngineParams, state: State, *, chunk: int = CHUNK, halt: Callable[[], np.ndarray] | None = None
+) -> Iterator[Progress]:
+    """Progress after every `chunk` rounds, one chunk late: the device runs the next chunk while the host reads this one.
+
+    Args:
+        state: prefilled; donated.
+        halt: asked before every chunk which rows to end, bool [B].
+    """
+    rows = len(state.length)
+    nobody = np.zeros(rows, bool)
+    state, seen = loop(setup, params, state, chunk, nobody)
+    while True:
+        ends = nobody if halt is None else halt()
+        state, ahead = loop(setup, params, state, chunk, ends)
+        yield seen
+        if not np.any(np.asarray(seen.outcome) == 0):
+            return
+        seen = ahead
+
+
+def generate(
+    setup: Setup,
+    params: EngineParams,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int | Sequence[int],
+    capacity: int | None = None,
+    dtype: Any = jnp.float32,
+    **options: Any,
+) -> Generation:
+    """Generate for every prompt and wait for the end.
+
+    Args:
+        setup: static (recompiles); from `make_setup`.
+        params: traced; the target's parameters and each draft's.
+        prompts: token ids, one sequence a row; ragged.
+        max_new_tokens: traced; tokens to generate at the most, exact.
+        capacity: static (recompiles); tokens a row's buffers hold, chosen where None.
+        options: those of `make_request`: stop_ids, seed, warp, max_lookahead, draft_temperature, draft_confidence. Traced.
+
+    Raises:
+        ValueError: bad input, before anything is compiled.
+    """
+    request = make_request(setup, prompts, max_new_tokens=max_new_tokens, **options)
+    began = time.perf_counter()
+    state = start(setup, params, prompts, request, capacity=capacity, dtype=dtype)
+    state, _ = loop(setup, params, state, 0, np.zeros(len(prompts), bool))  # compiles, runs no round
+    jax.block_until_ready(state)
+    ready = time.perf_counter()
+    last = None
+    for last in stream(setup, params, state, chunk=max(CHUNK, 1 << 30)):
+        pass
+    assert last is not None
+    return collect(last, request, prefill_seconds=ready - began, seconds=time.perf_counter() - ready)
+
+
+def collect(last: Progress, request: Request, *, prefill_seconds: float, seconds: float) -> Generation:
+    """The host's copy of a finished (or interrupted) run."""
+    seen: Progress = jax.device_get(last)
+    begin = np.asarray(request.prompt_length)
+    spans = [slice(int(a), int(b)) for a, b in zip(begin, seen.length, strict=True)]
+    logprobs = None
+    if seen.logprobs is not None:
+        logprobs = [[float(x) for x in row[span]] for row, span in zip(seen.logprobs, spans, strict=True)]
+    return Generation(
+        tokens=[[int(t) for t in row[span]] for row, span in zip(seen.tokens, spans, strict=True)],
+        finish_reason=[FINISH_REASON[int(code)] for code in seen.outcome],
+        logprobs=logprobs,
+        counters=seen.counters,
+        rounds=int(seen.rounds),
+        prefill_seconds=prefill_seconds,
+        seconds=seconds,
+    )

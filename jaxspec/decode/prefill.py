@@ -1,0 +1,48 @@
+"""The prompt enters the target's cache in padded chunks; drafts catch up on their own when they are chosen."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from jaxspec.buckets import PREFILL, bucket
+from jaxspec.contracts import EngineParams, Setup
+from jaxspec.decode.state import State
+from jaxspec.tree import ancestors, chain
+
+
+def plan(tokens: int, chunks: tuple[int, ...] = PREFILL) -> list[tuple[int, int]]:
+    """(start, width) of the chunks that hold `tokens` tokens.
+
+    tokens 300, chunks 16 64 256:   (0, 256) (256, 64)
+    """
+    out, start = [], 0
+    while start < tokens:
+        width = bucket(min(tokens - start, chunks[-1]), chunks)
+        out.append((start, width))
+        start += width
+    return out
+
+
+def prefill(setup: Setup, params: EngineParams, state: State, *, longest: int) -> State:
+    """Put all prompt tokens but the last one into the target's cache; the last is the first round's pending token.
+
+    Args:
+        state: from `init_state`; donated.
+        longest: the longest prompt's length, in tokens; a host integer, it decides how many chunks run.
+    """
+    for start, width in plan(longest - 1):
+        state = _chunk(setup, params, state, jnp.int32(start), width)
+    return state
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4), donate_argnums=2)
+def _chunk(setup: Setup, params: EngineParams, state: State, start: jax.Array, width: int) -> State:
+    rows = state.tokens.shape[0]
+    tokens = jax.lax.dynamic_slice_in_dim(state.tokens, start, width, axis=1)
+    positions = jnp.broadcast_to(start + jnp.arange(width, dtype=jnp.int32), (rows, width))
+    mask = jnp.broadcast_to(ancestors(chain(width)), (rows, width, width))
+    out = setup.target.forward(params.target, tokens, positions, mask, state.cache, logits=False)
+    count = jnp.clip(state.length - 1 - start, 0, width)
+    return dataclasses.replace(state, cache=setup.target.commit(state.cache, out.window, None, count))

@@ -1,0 +1,159 @@
+"""What each row is asked for, checked on the host in plain sentences."""
+
+import secrets
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec.buckets import PREFILL, capacity_bucket
+from jaxspec.contracts import Request, Setup
+from jaxspec.decode.prefill import plan
+from jaxspec.sampling import Warpers, warpers
+
+STOP_SLOTS = 8
+"""Least number of stop ids a row has room for, so that a first one does not change a shape."""
+
+
+def make_request(
+    setup: Setup,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int | Sequence[int],
+    stop_ids: Sequence[int] | Sequence[Sequence[int]] = (),
+    seed: int | Sequence[int | None] | None = None,
+    warp: Warpers | None = None,
+    max_lookahead: int | Sequence[int] | None = None,
+    draft_temperature: float | Sequence[float] = 1.0,
+    draft_confidence: float | Sequence[float] = 0.0,
+) -> Request:
+    """One row a prompt; every option is one value for all rows or a sequence of one a row. All become traced arrays.
+
+    Args:
+        setup: checked against its vocabulary, verify mode and largest lookahead.
+        prompts: token ids, one sequence a row.
+        max_new_tokens: tokens to generate at the most, 1 or more.
+        stop_ids: ids that end a row, for all rows or one sequence a row.
+        seed: non-negative below 2**32; row r of one seed gets seed + r; None draws a fresh one.
+        warp: sampling settings (`jaxspec.sampling.warpers`); greedy where None.
+        max_lookahead: drafts a round at the most, the setup's largest where None.
+        draft_temperature: times the row's temperature for sampled drafts; 0 drafts greedily.
+        draft_confidence: in [0, 1]; a model draft stops before a token whose largest probability is below it.
+
+    Raises:
+        ValueError: an empty prompt, an id outside the vocabulary, or a value out of range.
+    """
+    rows = len(prompts)
+    check_prompts(prompts, setup.vocab_size)
+    lengths = np.asarray([len(p) for p in prompts], np.int32)
+    fresh = _per_row("max_new_tokens", max_new_tokens, rows, np.int64)
+    _refuse("max_new_tokens", fresh, fresh >= 1, "1 or more")
+    settings = warpers(rows) if warp is None else warp
+    if settings.temperature.shape != (rows,):
+        raise ValueError(f"warp has {settings.temperature.shape[0]} rows for {rows} prompts; make it with warpers({rows}, ...)")
+    if setup.verify == "greedy" and np.any(np.asarray(settings.temperature) > 0):
+        raise ValueError("temperature is above 0 but verify is 'greedy'; use verify 'coupled' or 'rejection', or temperature 0")
+    ahead = _per_row("max_lookahead", setup.lookahead if max_lookahead is None else max_lookahead, rows, np.int64)
+    _refuse("max_lookahead", ahead, (ahead >= 0) & (ahead <= setup.lookahead), f"0 to {setup.lookahead}, the largest bucket")
+    heat = _per_row("draft_temperature", draft_temperature, rows, np.float32)
+    _refuse("draft_temperature", heat, np.isfinite(heat) & (heat >= 0), "0 or more")
+    sure = _per_row("draft_confidence", draft_confidence, rows, np.float32)
+    _refuse("draft_confidence", sure, (sure >= 0) & (sure <= 1), "from 0 to 1")
+    return Request(
+        prompt_length=jnp.asarray(lengths),
+        limit=jnp.asarray((lengths + fresh).astype(np.int32)),
+        stop_ids=jnp.asarray(_stop_ids(stop_ids, rows)),
+        seed=jnp.asarray(_seeds(seed, rows)),
+        warpers=settings,
+        max_lookahead=jnp.asarray(ahead.astype(np.int32)),
+        draft_temperature=jnp.asarray(heat),
+        draft_confidence=jnp.asarray(sure),
+    )
+
+
+def check_prompts(prompts: Sequence[Sequence[int]], vocab_size: int) -> None:
+    """Refuse no prompts, an empty one, and ids outside the vocabulary."""
+    if len(prompts) == 0:
+        raise ValueError("there are no prompts; give at least one")
+    for row, prompt in enumerate(prompts):
+        if len(prompt) == 0:
+            raise ValueError(f"prompt {row} is empty; give at least one token")
+        worst = max(max(prompt), -min(prompt) - 1 if min(prompt) < 0 else 0)
+        if min(prompt) < 0 or max(prompt) >= vocab_size:
+            bad = min(prompt) if min(prompt) < 0 else worst
+            raise ValueError(f"prompt {row} has token id {bad}; ids of this target are 0 to {vocab_size - 1}")
+
+
+def needed_capacity(setup: Setup, prompt_length: int, max_new_tokens: int, capacity: int | None = None) -> int:
+    """Tokens a row's buffers must hold: prompt, output, the widest window past it, and the padded last prefill chunk.
+
+    Raises:
+        ValueError: more than the target's positions, or than a given capacity.
+    """
+    total = prompt_length + max_new_tokens
+    most = setup.target.config.max_positions
+    if total > most:
+        raise ValueError(
+            f"a prompt of {prompt_length} tokens with max_new_tokens {max_new_tokens} needs {total} positions; "
+            f"the target has {most}, so shorten the prompt or ask for at most {max(0, most - prompt_length)}"
+        )
+    chunks = plan(max(prompt_length - 1, 0), PREFILL)
+    prefilled = sum(chunks[-1]) if chunks else 0
+    needed = max(total + setup.windows[-1], prefilled)
+    if capacity is None:
+        return capacity_bucket(needed)
+    if needed > capacity:
+        raise ValueError(
+            f"a prompt of {prompt_length} tokens with max_new_tokens {max_new_tokens} needs a capacity of {needed} tokens; "
+            f"it is {capacity}, so shorten the prompt, ask for less, or raise the capacity"
+        )
+    return capacity
+
+
+def pad_prompts(prompts: Sequence[Sequence[int]], capacity: int) -> np.ndarray:
+    """Left-aligned int32 [B, capacity]."""
+    tokens = np.zeros((len(prompts), capacity), np.int32)
+    for row, prompt in enumerate(prompts):
+        tokens[row, : len(prompt)] = prompt
+    return tokens
+
+
+def _per_row(name: str, value: object, rows: int, dtype: type) -> np.ndarray:
+    given = np.asarray(value)
+    if given.ndim > 1 or (given.ndim == 1 and given.shape[0] != rows) or given.dtype.kind not in "iuf":
+        raise ValueError(f"{name} is {value!r} for {rows} rows; give one number, or one number a row")
+    if np.issubdtype(dtype, np.integer) and np.any(given != np.floor(given)):
+        raise ValueError(f"{name} is {value!r}; give whole numbers")
+    return np.broadcast_to(given.astype(dtype), (rows,))
+
+
+def _refuse(name: str, values: np.ndarray, good: np.ndarray, rule: str) -> None:
+    if not np.all(good):
+        row = int(np.argmin(good))
+        raise ValueError(f"{name} of row {row} is {values[row]}; it must be {rule}")
+
+
+def _stop_ids(stop_ids: Sequence[int] | Sequence[Sequence[int]], rows: int) -> np.ndarray:
+    nested = len(stop_ids) > 0 and not isinstance(stop_ids[0], int | np.integer)
+    each = [list(ids) for ids in stop_ids] if nested else [list(stop_ids)] * rows  # type: ignore[arg-type]
+    if len(each) != rows:
+        raise ValueError(f"stop_ids has {len(each)} sequences for {rows} rows; give one sequence of ids, or one a row")
+    widest = max(STOP_SLOTS, 1 << (max((len(ids) for ids in each), default=1) - 1).bit_length())
+    out = np.full((rows, widest), -1, np.int32)
+    for row, ids in enumerate(each):
+        out[row, : len(ids)] = ids
+    return out
+
+
+def _seeds(seed: int | Sequence[int | None] | None, rows: int) -> np.ndarray:
+    if seed is None or isinstance(seed, int | np.integer):
+        each = [None if seed is None else int(seed) + row for row in range(rows)]
+        first = 0 if seed is None else int(seed)
+        if not 0 <= first < 2**32:
+            raise ValueError(f"seed is {seed}; give a whole number from 0 to {2**32 - 1}")
+        each = [s if s is None else s % 2**32 for s in each]
+    else:
+        each = list(seed)
+    if len(each) != rows or any(s is not None and not 0 <= s < 2**32 for s in each):
+        raise ValueError(f"seed is {seed!r} for {rows} rows; give one whole number from 0 to {2**32 - 1}, or one a row")
+    return np.asarray([secrets.randbits(32) if s is None else s for s in each], np.uint32)

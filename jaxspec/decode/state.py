@@ -1,0 +1,64 @@
+"""What evolves from round to round: one frozen pytree, batch axis first, donated to every call of the loop."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxspec.contracts import Request, Setup, View
+from jaxspec.outcome import RUNNING
+from jaxspec.telemetry import Counters, init_counters
+from jaxspec.typing import PyTree, Rows
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class State:
+    """Rows in the middle of being generated."""
+
+    # evolving
+    tokens: Int[Array, "B S"]  # int32, prompt and output; entries at and beyond `length` mean nothing
+    length: Rows  # int32, known tokens
+    outcome: Rows  # int32, a code of `jaxspec.outcome`
+    logprobs: Float[Array, "B S"] | None  # float32, of the output tokens at their positions; None unless asked for
+    # buffers and cursors
+    cache: PyTree  # the target's: keys and values of the first length - 1 tokens
+    sources: tuple[PyTree, ...]  # each draft source's own state
+    selector: PyTree
+    # what was asked for
+    request: Request
+    # counters
+    counters: Counters
+    rounds: Int[Array, ""]  # int32, rounds run
+
+
+def init_state(
+    setup: Setup, tokens: Int[Array, "B S"], request: Request, *, headroom: int, dtype: jnp.dtype = jnp.float32
+) -> State:
+    """State before prefill: nothing is in any cache.
+
+    Args:
+        tokens: [B, S] int32 prompts, left-aligned; S is the capacity in tokens.
+        headroom: widest window that will be committed at once, in tokens.
+        dtype: of the target's cache.
+    """
+    rows, capacity = tokens.shape
+    tokens, length, request = jax.tree.map(jnp.copy, (tokens, request.prompt_length, request))  # the state is donated
+    return State(
+        tokens=tokens,
+        length=length,
+        outcome=jnp.full(rows, RUNNING, jnp.int32),
+        logprobs=jnp.zeros((rows, capacity), jnp.float32) if setup.logprobs else None,
+        cache=setup.target.init_cache(rows, capacity, headroom=headroom, dtype=dtype),
+        sources=tuple(source.init(rows, capacity) for source in setup.sources),
+        selector=setup.selector.init(rows, len(setup.sources)),
+        request=request,
+        counters=init_counters(rows, len(setup.sources), setup.lookahead, len(setup.windows)),
+        rounds=jnp.int32(0),
+    )
+
+
+def look(state: State) -> View:
+    """What the parts of a round may read."""
+    return View(state.tokens, state.length, state.outcome, state.outcome == RUNNING, state.request, state.cache)

@@ -1,0 +1,132 @@
+"""One round: choose, catch up, propose, judge, commit."""
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from jaxspec.buckets import bucket_index
+from jaxspec.contracts import Choice, EngineParams, Proposal, Setup, Verdict, View
+from jaxspec.decode.state import State, look
+from jaxspec.drafts import bank
+from jaxspec.outcome import LENGTH, RUNNING, STOP
+from jaxspec.telemetry import count
+from jaxspec.typing import PyTree, Rows
+from jaxspec.verify.window import Judged, judge
+
+
+class StepInfo(NamedTuple):
+    """What a round did; telemetry, not needed to go on."""
+
+    choice: Choice
+    proposal: Proposal
+    verdict: Verdict
+    catch_up: Int[Array, "B N"]  # tokens each source took to catch up
+    width: Int[Array, ""]  # index of the window width the target ran
+
+
+def step(setup: Setup, params: EngineParams, state: State) -> tuple[State, StepInfo]:
+    """One round for every row; finished rows stay as they are. Pure; jit with `setup` static and `state` donated.
+
+    Every cache is read-only until the commit at the end, so a rejected token never touches one.
+    """
+    view = look(state)
+    free, signals = bank.offer(setup, params, view, state.sources)
+    choice = bank.settle(setup.selector.choose(params.selector, state.selector, signals), signals)
+    sources, caught_up = bank.catch_up(setup, params, view, state.sources, choice)
+    proposal, scratches = bank.propose(setup, params, view, sources, choice, free)
+    width = bucket_index(jnp.max(jnp.where(view.active, proposal.count, 0)) + 1, setup.windows)
+    judged = _judge(setup, params, view, proposal, choice, scratches, width)
+    verdict, outcome = _emit(view, judged)
+    tokens, logprobs = _append(state, verdict)
+    fresh = State(
+        tokens=tokens,
+        length=state.length + verdict.count,
+        outcome=outcome,
+        logprobs=logprobs,
+        cache=setup.target.commit(state.cache, judged.window, None, verdict.count),
+        sources=bank.observe(setup, view, sources, scratches, choice, verdict),
+        selector=setup.selector.update(params.selector, state.selector, signals, choice, proposal, verdict),
+        request=state.request,
+        counters=count(
+            state.counters,
+            active=view.active,
+            source=choice.source,
+            proposed=proposal.count,
+            accepted=verdict.accepted,
+            emitted=verdict.count,
+            catch_up=caught_up,
+            width=width,
+        ),
+        rounds=state.rounds + 1,
+    )
+    return fresh, StepInfo(choice, proposal, verdict, caught_up, width)
+
+
+def _judge(
+    setup: Setup,
+    params: EngineParams,
+    view: View,
+    proposal: Proposal,
+    choice: Choice,
+    scratches: dict[int, PyTree],
+    width: Int[Array, ""],
+) -> Judged:
+    """One target pass of the bucket's width; from the layers that drafting ran already, where every row has those.
+
+    arms   width 1, 2, 4, ..  |  reusing source a: 1, 2, 4, ..  |  reusing source b: ..
+    """
+    arms = [functools.partial(judge, setup, params, view, proposal, width=w) for w in setup.windows]
+    arm = width
+    for index, source in enumerate(setup.sources):
+        if source.reuse is None:
+            continue
+        everyone = jnp.all((choice.source == index) | ~view.active) & jnp.any(view.active)
+        arm = jnp.where(everyone, width + len(arms), arm)
+        reuse = source.reuse(scratches[index])
+        arms += [functools.partial(arm_, reuse=reuse, layers=source.reuse_layers) for arm_ in arms[: len(setup.windows)]]
+    return jax.lax.switch(arm, arms)
+
+
+def _emit(view: View, judged: Judged) -> tuple[Verdict, Rows]:
+    """What a row emits: up to its first stop id, up to its limit, nothing once it has ended; and how it stands then.
+
+    accepted 3, emitted  5 8 2 9, stop id 2   ->   count 3, outcome STOP
+    """
+    request = view.request
+    index = jnp.arange(judged.emitted.shape[1], dtype=jnp.int32)
+    stops = jnp.any(judged.emitted[:, :, None] == request.stop_ids[:, None, :], axis=-1)
+    first = jnp.min(jnp.where(stops, index, index.shape[0]), axis=1)
+    room = request.limit - view.length
+    whole = jnp.minimum(judged.accepted + 1, room)
+    count_ = jnp.where(view.active, jnp.minimum(whole, first + 1), 0)
+    stopped = view.active & (first < whole)
+    full = view.active & (count_ >= room)
+    going = jnp.where(stopped, STOP, jnp.where(full, LENGTH, RUNNING))
+    outcome = jnp.where(view.active, going, view.outcome)
+    accepted = jnp.where(view.active, jnp.minimum(judged.accepted, count_), 0)
+    return Verdict(accepted, judged.emitted, count_, judged.logprobs), outcome
+
+
+def _append(state: State, verdict: Verdict) -> tuple[jax.Array, jax.Array | None]:
+    """Tokens and log-probabilities with the emitted ones at each row's length.
+
+    length 4, emitted 7 8, count 2:   index - length   -4 -3 -2 -1  0  1  2
+    """
+    offset = jnp.arange(state.tokens.shape[1], dtype=jnp.int32) - state.length[:, None]
+    fresh = (offset >= 0) & (offset < verdict.count[:, None])
+    at = jnp.clip(offset, 0, verdict.emitted.shape[1] - 1)
+
+    def put(old: jax.Array, new: jax.Array) -> jax.Array:
+        return jnp.where(fresh, jnp.take_along_axis(new, at, axis=1), old)
+
+    logprobs = state.logprobs
+    if logprobs is not None and verdict.logprobs is not None:
+        logprobs = put(logprobs, verdict.logprobs)
+    return put(state.tokens, verdict.emitted), logprobs
+
+
+__all__ = ["StepInfo", "step"]

@@ -1,0 +1,128 @@
+"""All sources alive at once: free ones propose for every row, a model pass runs only if some row chose it."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from jaxspec.contracts import FREE, MODEL, Choice, EngineParams, Proposal, Setup, Signals, Verdict, View
+from jaxspec.drafts.none import empty_proposal
+from jaxspec.typing import PyTree, RowMask
+
+
+def offer(
+    setup: Setup, params: EngineParams, view: View, states: tuple[PyTree, ...]
+) -> tuple[dict[int, Proposal], Signals]:
+    """Proposals of the free sources, and what every source could give this round.
+
+    A row never drafts more than it may still emit less one, nor more than its own limit; a finished row drafts nothing.
+    """
+    cap = jnp.minimum(view.request.limit - view.length - 1, view.request.max_lookahead)
+    cap = jnp.where(view.active, jnp.clip(cap, 0, setup.lookahead), 0)
+    free, offered, match, lag = {}, [], [], []
+    for index, (source, state) in enumerate(zip(setup.sources, states, strict=True)):
+        most = cap
+        if source.max_positions is not None:
+            # drafts stand at positions length .. length + most - 1
+            most = jnp.clip(source.max_positions - view.length, 0, cap)
+        if source.cost == FREE:
+            free[index], _ = source.propose(params, view, state, most)
+            most = free[index].count
+        offered.append(most)
+        match.append(free[index].match if index in free else jnp.zeros_like(cap))
+        lag.append(jnp.zeros_like(cap) if source.lag is None else source.lag(state, view))
+    signals = Signals(jnp.stack(offered, 1), jnp.stack(match, 1), jnp.stack(lag, 1), view.active)
+    return free, signals
+
+
+def settle(choice: Choice, signals: Signals) -> Choice:
+    """The choice within what was offered; a row left with lookahead 0 is a row of source 0."""
+    most = jnp.take_along_axis(signals.offered, choice.source[:, None], axis=1)[:, 0]
+    lookahead = jnp.clip(choice.lookahead, 0, most)
+    return Choice(jnp.where(lookahead > 0, choice.source, 0), lookahead)
+
+
+def catch_up(
+    setup: Setup, params: EngineParams, view: View, states: tuple[PyTree, ...], choice: Choice
+) -> tuple[tuple[PyTree, ...], jax.Array]:
+    """Let each chosen source that lags take what it missed; also the tokens taken, [B, N]."""
+    fresh, taken = [], []
+    for index, (source, state) in enumerate(zip(setup.sources, states, strict=True)):
+        count = jnp.zeros_like(choice.source)
+        if source.catch_up is not None:
+            state, count = source.catch_up(params, view, state, choice.source == index)
+        fresh.append(state)
+        taken.append(count)
+    return tuple(fresh), jnp.stack(taken, 1)
+
+
+def propose(
+    setup: Setup,
+    params: EngineParams,
+    view: View,
+    states: tuple[PyTree, ...],
+    choice: Choice,
+    free: dict[int, Proposal],
+) -> tuple[Proposal, dict[int, PyTree]]:
+    """Every row's drafts from the source it chose, and the scratch of each model source (zeros where it did not run).
+
+    One `lax.switch` over the model sources, repeated while a row waits for one: a round in which all rows agree runs one
+    branch, a round without a model draft runs none.
+    """
+    proposal = empty_proposal(len(view.length), setup.lookahead)
+    for index, offered in free.items():
+        proposal = _merge(proposal, offered, choice.source == index)
+    proposal = proposal._replace(count=jnp.minimum(proposal.count, choice.lookahead))
+    models = [i for i, source in enumerate(setup.sources) if source.cost == MODEL]
+    if not models:
+        return proposal, {}
+    wanted = {i: jnp.where(choice.source == i, choice.lookahead, 0) for i in models}
+    runs = [functools.partial(setup.sources[i].propose, params, view, states[i], wanted[i]) for i in models]
+    shapes = [jax.eval_shape(run) for run in runs]
+    if shapes[0][0].q_log is not None:
+        proposal = proposal._replace(q_log=jnp.zeros(shapes[0][0].q_log.shape, jnp.float32))
+    scratches = tuple(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), scratch) for _, scratch in shapes)
+
+    def branch(number: int, proposal: Proposal, scratches: tuple[PyTree, ...]) -> tuple[Proposal, tuple[PyTree, ...]]:
+        drafted, scratch = runs[number]()
+        merged = _merge(proposal, drafted, choice.source == models[number])
+        return merged, (*scratches[:number], scratch, *scratches[number + 1 :])
+
+    branches = [functools.partial(branch, number) for number in range(len(models))]
+
+    def body(carry: tuple[jax.Array, Proposal, tuple[PyTree, ...]]) -> tuple[jax.Array, Proposal, tuple[PyTree, ...]]:
+        waiting, proposal, scratches = carry
+        number = jnp.argmax(waiting)
+        proposal, scratches = jax.lax.switch(number, branches, proposal, scratches)
+        return waiting.at[number].set(False), proposal, scratches
+
+    waiting = jnp.stack([jnp.any(wanted[i] > 0) for i in models])
+    _, proposal, scratches = jax.lax.while_loop(lambda carry: jnp.any(carry[0]), body, (waiting, proposal, scratches))
+    return proposal, dict(zip(models, scratches, strict=True))
+
+
+def _merge(into: Proposal, drafted: Proposal, rows: RowMask) -> Proposal:
+    """`drafted` for the given rows, `into` for the others; laws only where `into` keeps them."""
+
+    def pick(old: jax.Array | None, new: jax.Array | None) -> jax.Array | None:
+        if old is None or new is None:
+            return old
+        return jnp.where(rows.reshape(-1, *[1] * (old.ndim - 1)), new, old)
+
+    return Proposal(*(pick(old, new) for old, new in zip(into, drafted, strict=True)))
+
+
+def observe(
+    setup: Setup,
+    view: View,
+    states: tuple[PyTree, ...],
+    scratches: dict[int, PyTree],
+    choice: Choice,
+    verdict: Verdict,
+) -> tuple[PyTree, ...]:
+    """Every source's state after the verdict."""
+    fresh = []
+    for index, (source, state) in enumerate(zip(setup.sources, states, strict=True)):
+        ran: RowMask = choice.source == index
+        fresh.append(source.observe(state, scratches.get(index, ()), view, ran, verdict))
+    return tuple(fresh)

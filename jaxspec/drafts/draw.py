@@ -1,0 +1,94 @@
+"""How a model draft turns its logits into drafted tokens, one depth at a time, shared by every such source."""
+
+from typing import NamedTuple
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from jaxspec.contracts import Proposal, View
+from jaxspec.drafts.none import empty_proposal
+from jaxspec.sampling import Purpose, argmax, gumbel, pick, warp
+from jaxspec.typing import RowMask, Rows
+
+
+class Drawing(NamedTuple):
+    """Drafts so far, and the rows that go on."""
+
+    proposal: Proposal
+    alive: RowMask
+
+
+def begin(view: View, lookahead: Rows, *, depth: int, vocab: int | None) -> Drawing:
+    """Nothing drawn yet; rows with lookahead 0 never start.
+
+    Args:
+        depth: largest lookahead, static.
+        vocab: width of the kept draft laws; None where they are not kept.
+    """
+    rows = view.length.shape[0]
+    proposal = empty_proposal(rows, depth)
+    if vocab is not None:
+        proposal = proposal._replace(q_log=jnp.zeros((rows, depth, vocab), jnp.float32))
+    return Drawing(proposal._replace(sampled=samples(view)), (lookahead > 0) & view.active)
+
+
+def samples(view: View) -> RowMask:
+    """Rows whose drafts are sampled: those that sample at all and whose draft temperature is above 0."""
+    return (view.request.warpers.temperature > 0) & (view.request.draft_temperature > 0)
+
+
+def draw(
+    drawing: Drawing, logits: jax.Array, depth: jax.Array, view: View, lookahead: Rows, *, coupled: bool, vocab: int, width: int
+) -> Drawing:
+    """Draw draft number `depth` (0-based) from the draft's logits [B, Vq].
+
+    A row stops before this draft when the largest probability of its law is under the row's threshold: decided before
+    the token is drawn, from the law alone, so that the law of the output stays exact.
+
+    Args:
+        coupled: draw with the noise of the token's own position, as the target will.
+        vocab: true vocabulary, static; ids at or beyond it are never drafted.
+        width: the target's padded vocabulary, static; laws are padded or cut to it.
+    """
+    logits = _fit(logits.astype(jnp.float32), vocab, width)[:, None]
+    request, proposal = view.request, drawing.proposal
+    heat = jnp.where(samples(view), request.warpers.temperature * request.draft_temperature, 0.0)
+    positions = view.length[:, None] + depth
+    best = argmax(logits)
+
+    def sampled() -> tuple[jax.Array, jax.Array, jax.Array]:
+        law = warp(logits, dataclasses.replace(request.warpers, temperature=heat))
+        if coupled:
+            noise = gumbel(request.seed, positions, width)
+        else:
+            noise = gumbel(request.seed, positions, width, purpose=Purpose.DRAFT, start=view.length)
+        return pick(law, noise), jnp.exp(jnp.max(law, -1)), law
+
+    def greedy() -> tuple[jax.Array, jax.Array, jax.Array]:
+        law = jnp.zeros_like(logits) if proposal.q_log is not None else logits
+        return best, _top(logits), law
+
+    token, top, law = jax.lax.cond(jnp.any(heat > 0), sampled, greedy)
+    top = jnp.where(heat[:, None] > 0, top, _top(logits))
+    alive = drawing.alive & (depth < lookahead) & (top[:, 0] >= request.draft_confidence)
+    put = jax.lax.dynamic_update_slice_in_dim
+    proposal = proposal._replace(
+        tokens=put(proposal.tokens, token.astype(jnp.int32), depth, 1),
+        confidence=put(proposal.confidence, top, depth, 1),
+        count=proposal.count + alive,
+        q_log=None if proposal.q_log is None else put(proposal.q_log, law, depth, 1),
+    )
+    return Drawing(proposal, alive)
+
+
+def _top(logits: jax.Array) -> jax.Array:
+    """Largest probability of the draft's own softmax, [B, 1]."""
+    return jnp.exp(jnp.max(logits, -1) - jax.nn.logsumexp(logits, -1))
+
+
+def _fit(logits: jax.Array, vocab: int, width: int) -> jax.Array:
+    """Logits [B, width]: cut or padded, -inf at and beyond the true vocabulary."""
+    have = min(vocab, logits.shape[1])
+    return jnp.pad(logits[:, :have], ((0, 0), (0, width - have)), constant_values=-jnp.inf)

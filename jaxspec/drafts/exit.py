@@ -1,0 +1,126 @@
+"""Early exit: the target's first layers with its own final norm and head draft; the target's cache serves both.
+
+Drafting runs the pending token and each draft through the first `layers` layers and keeps their residual streams and
+keys and values. Where every row of a round drafts this way, verification starts from there:
+
+    window      pending  d1  d2  d3
+    layers 0-k     x     x   x   x    run while drafting, d3 for this reason alone
+    layers k-L     o     o   o   o    run by verification
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxspec.contracts import MODEL, DraftSource, EngineParams, Proposal, Reuse, View
+from jaxspec.drafts.draw import Drawing, begin, draw
+from jaxspec.models.api import LanguageModel
+from jaxspec.models.config import ModelConfig
+from jaxspec.models.windows import allocate, place, token_axes
+from jaxspec.typing import PyTree, Rows
+
+
+class Scratch(NamedTuple):
+    """Residual streams [B, A+1, D] and keys and values of the window in the first layers."""
+
+    hidden: jax.Array
+    window: PyTree
+
+
+class Exit(NamedTuple):
+    """What is static about an early exit in one setup."""
+
+    model: LanguageModel
+    layers: int
+    lookahead: int
+    vocab_size: int
+    vocab_width: int
+    verify: str
+
+
+@functools.lru_cache(maxsize=64)
+def early_exit(
+    model: LanguageModel, layers: int, *, lookahead: int, vocab_size: int, vocab_width: int, verify: str
+) -> DraftSource:
+    """Draft with the target's first `layers` layers; no parameters and no cache of its own.
+
+    Args:
+        model: the target, as bound for the setup; it must take `layers=` and `hidden=` in `forward`.
+        layers: how many layers draft, from 1 to all but one. Static.
+        lookahead, vocab_size, vocab_width, verify: as in `jaxspec.drafts.lm.lm`. Static.
+
+    Source: Elhoushi et al. 2024, "LayerSkip" (without its training).
+
+    Raises:
+        ValueError: `layers` out of range.
+    """
+    if not isinstance(model.config, ModelConfig):
+        raise ValueError(
+            f"exit:{layers} needs a target of jaxspec.models, whose layers can be run in parts; "
+            f"this one's config is a {type(model.config).__name__}, so choose another draft source"
+        )
+    total = model.config.num_layers
+    if not 1 <= layers < total:
+        raise ValueError(f"exit:{layers} asks for {layers} layers; the target has {total}, so give exit:1 to exit:{total - 1}")
+    exit_ = Exit(model, layers, lookahead, vocab_size, vocab_width, verify)
+    return DraftSource(
+        name=f"exit:{layers}",
+        cost=MODEL,
+        init=lambda rows, capacity: (),
+        propose=functools.partial(_propose, exit_),
+        observe=lambda state, scratch, view, ran, verdict: state,
+        catch_up=None,
+        lag=None,
+        max_positions=None,
+        samples=True,
+        reuse=lambda scratch: Reuse(scratch.hidden, scratch.window),
+        reuse_layers=layers,
+    )
+
+
+def _propose(
+    exit_: Exit, params: EngineParams, view: View, state: PyTree, lookahead: Rows
+) -> tuple[Proposal, Scratch]:
+    del state
+    rows, carried = len(view.length), exit_.lookahead + 1
+    slots = jnp.arange(carried + 1, dtype=jnp.int32)
+
+    def run(tokens: jax.Array, depth: jax.Array, scratch: Scratch | None, *, logits: bool) -> tuple:
+        """Window token `depth` [B, 1] through the first layers, after the ones in scratch."""
+        positions = view.length[:, None] - 1 + depth + jnp.arange(tokens.shape[1], dtype=jnp.int32)
+        own = jnp.ones((rows, tokens.shape[1], tokens.shape[1]), bool)
+        seen = own if scratch is None else jnp.broadcast_to((slots < depth) | (slots == carried), (rows, 1, carried + 1))
+        window = None if scratch is None else scratch.window
+        layers = (0, exit_.layers)
+        out = exit_.model.forward(params.target, tokens, positions, seen, view.cache, window, layers=layers, logits=logits)
+        return out.logits, Scratch(out.hidden, out.window)
+
+    pending = jnp.take_along_axis(view.tokens, view.length[:, None] - 1, axis=1)
+    shapes = [jax.eval_shape(lambda t: run(t, 0, None, logits=False)[1], jnp.zeros((rows, w), jnp.int32)) for w in (1, 2)]
+    axes = token_axes(*shapes)
+    vocab = exit_.vocab_width if exit_.verify == "rejection" else None
+    take = functools.partial(
+        draw, view=view, lookahead=lookahead, coupled=exit_.verify == "coupled", vocab=exit_.vocab_size, width=exit_.vocab_width
+    )
+
+    def body(carry: tuple[jax.Array, jax.Array, Drawing, Scratch]) -> tuple[jax.Array, jax.Array, Drawing, Scratch]:
+        depth, token, drawing, scratch = carry
+        logits, fresh = run(token, depth, scratch, logits=True)
+        drawing = take(drawing, logits[:, 0], depth)
+        token = jax.lax.dynamic_slice_in_dim(drawing.proposal.tokens, depth, 1, axis=1)
+        return depth + 1, token, drawing, place(scratch, fresh, axes, depth)
+
+    def going(carry: tuple[jax.Array, jax.Array, Drawing, Scratch]) -> jax.Array:
+        depth, _, drawing, _ = carry
+        return jnp.any(drawing.alive & (depth < lookahead))
+
+    start = (jnp.int32(0), pending, begin(view, lookahead, depth=exit_.lookahead, vocab=vocab), allocate(shapes[0], axes, carried))
+    depth, token, drawing, scratch = jax.lax.while_loop(going, body, start)
+    # The last draft runs too where verification will start from these layers; a row that stopped early needs no more.
+    reused = jnp.all((lookahead > 0) | ~view.active)
+    last = lambda: place(scratch, run(token, depth, scratch, logits=False)[1], axes, depth)  # noqa: E731
+    return drawing.proposal, jax.lax.cond(reused, last, lambda: scratch)
+
+

@@ -1,0 +1,44 @@
+"""No draft: the round is a plain decoding step."""
+
+import functools
+
+import jax.numpy as jnp
+
+from jaxspec.contracts import FREE, DraftSource, EngineParams, Proposal, View
+from jaxspec.typing import PyTree, Rows
+
+
+@functools.lru_cache(maxsize=64)
+def none(*, lookahead: int) -> DraftSource:
+    """Source 0 of every setup: proposes nothing, costs nothing."""
+
+    def propose(params: EngineParams, view: View, state: PyTree, wanted: Rows) -> tuple[Proposal, PyTree]:
+        del params, state, wanted
+        return empty_proposal(view.length.shape[0], lookahead), ()
+
+    return DraftSource(
+        name="none",
+        cost=FREE,
+        init=lambda rows, capacity: (),
+        propose=propose,
+        observe=lambda state, scratch, view, ran, verdict: state,
+        catch_up=None,
+        lag=None,
+        max_positions=None,
+        samples=False,
+        reuse=None,
+        reuse_layers=0,
+    )
+
+
+def empty_proposal(rows: int, lookahead: int) -> Proposal:
+    """A proposal of no drafts, as point masses."""
+    zeros = jnp.zeros(rows, jnp.int32)
+    return Proposal(
+        tokens=jnp.zeros((rows, lookahead), jnp.int32),
+        count=zeros,
+        q_log=None,
+        sampled=jnp.zeros(rows, bool),
+        match=zeros,
+        confidence=jnp.ones((rows, lookahead), jnp.float32),
+    )

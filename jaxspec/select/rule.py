@@ -1,0 +1,30 @@
+"""Lookup where it matched, else the model, else none: the rule that a learned selector has to beat."""
+
+import functools
+
+import jax.numpy as jnp
+
+from jaxspec.contracts import Choice, Selector, Signals
+from jaxspec.typing import PyTree
+
+
+@functools.lru_cache(maxsize=256)
+def rule(free: tuple[int, ...], models: tuple[int, ...], *, free_lookahead: int, model_lookahead: int) -> Selector:
+    """The first free source that offers a draft, else the first model source that can run, else none.
+
+    Args:
+        free, models: indices of the setup's sources in order of preference, "none" left out. Static.
+        free_lookahead, model_lookahead: drafts asked of each kind. Static.
+    """
+
+    def choose(params: PyTree, state: PyTree, signals: Signals) -> Choice:
+        del params, state
+        source = jnp.zeros(len(signals.active), jnp.int32)
+        lookahead = jnp.zeros_like(source)
+        for index, most in (*((i, free_lookahead) for i in free), *((i, model_lookahead) for i in models)):
+            take = (source == 0) & (signals.offered[:, index] > 0)
+            source = jnp.where(take, index, source)
+            lookahead = jnp.where(take, most, lookahead)
+        return Choice(source, lookahead)
+
+    return Selector("rule", lambda rows, sources: (), choose, lambda params, state, *seen: state)

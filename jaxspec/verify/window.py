@@ -1,0 +1,90 @@
+"""One target pass over (pending token, drafts), judged where the logits are, so that only small arrays leave a branch."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxspec.cache import first_tokens, join
+from jaxspec.contracts import EngineParams, Proposal, Reuse, Setup, View
+from jaxspec.models.api import Output
+from jaxspec.models.windows import pad, token_axes
+from jaxspec.sampling import History, penalise, token_logprobs
+from jaxspec.tree import ancestors, chain
+from jaxspec.typing import PyTree, Rows, Tokens
+from jaxspec.verify import verifier
+
+
+class Judged(NamedTuple):
+    """What a target pass leaves for the commit, padded to the widest window."""
+
+    accepted: Rows
+    emitted: Tokens  # [B, A+1] accepted drafts, then the corrected or bonus token; what follows means nothing
+    logprobs: jax.Array | None  # [B, A+1] of the emitted tokens, under the model's own softmax
+    window: PyTree
+
+
+def judge(
+    setup: Setup,
+    params: EngineParams,
+    view: View,
+    proposal: Proposal,
+    *,
+    width: int,
+    reuse: Reuse | None = None,
+    layers: int = 0,
+) -> Judged:
+    """Run the target over the first `width` window tokens and verify the drafts among them.
+
+    Args:
+        width: padded window width; every row's proposal.count is below it. Static.
+        reuse: layers that drafting has run over the window already, or None.
+        layers: how many layers `reuse` holds. Static.
+    """
+    pending = jnp.take_along_axis(view.tokens, view.length[:, None] - 1, axis=1)
+    drafts = proposal.tokens[:, : width - 1]
+    window = jnp.concatenate([pending, drafts], axis=1)
+    out = _forward(setup, params, view, window, reuse, layers)
+    raw = out.logits
+    history = History(view.tokens, view.length, view.request.prompt_length)
+    causal = jnp.asarray(ancestors(chain(width)))
+    logits = penalise(raw, view.request.warpers, history, window, causal, view.request.stop_ids, setup.vocab_size)
+    judged = view.length[:, None] + jnp.arange(width, dtype=jnp.int32)
+    q_log = None if proposal.q_log is None else proposal.q_log[:, : width - 1]
+    accepted, following = verifier(setup.verify)(
+        logits, drafts, proposal.count, q_log, proposal.sampled, view.request.warpers, view.request.seed, judged
+    )
+    index = jnp.arange(width, dtype=jnp.int32)
+    shifted = jnp.concatenate([drafts, jnp.zeros_like(pending)], axis=1)
+    emitted = jnp.where(index == accepted[:, None], following[:, None], shifted)
+    spare = ((0, 0), (0, setup.windows[-1] - width))
+    logprobs = token_logprobs(raw, emitted, setup.vocab_size) if setup.logprobs else None
+    return Judged(
+        accepted=accepted,
+        emitted=jnp.pad(emitted, spare),
+        logprobs=None if logprobs is None else jnp.pad(logprobs, spare),
+        window=pad(out.window, _axes(setup, params, view), setup.windows[-1]),
+    )
+
+
+def _forward(
+    setup: Setup, params: EngineParams, view: View, window: Tokens, reuse: Reuse | None, layers: int
+) -> Output:
+    rows, width = window.shape
+    positions = view.length[:, None] - 1 + jnp.arange(width, dtype=jnp.int32)
+    mask = jnp.broadcast_to(ancestors(chain(width)), (rows, width, width))
+    forward = setup.target.forward
+    if reuse is None:
+        return forward(params.target, window, positions, mask, view.cache)
+    total = setup.target.config.num_layers
+    hidden = reuse.hidden[:, :width]
+    out = forward(params.target, window, positions, mask, view.cache, layers=(layers, total), hidden=hidden)
+    return out._replace(window=join(first_tokens(reuse.window, width), out.window))
+
+
+def _axes(setup: Setup, params: EngineParams, view: View) -> PyTree:
+    def shapes(width: int) -> PyTree:
+        window = jnp.zeros((len(view.length), width), jnp.int32)
+        return jax.eval_shape(lambda p: _forward(setup, p, view, window, None, 0).window, params)
+
+    return token_axes(shapes(1), shapes(2))
