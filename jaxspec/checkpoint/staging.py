@@ -13,9 +13,10 @@ from jaxspec.checkpoint.tensors import CheckpointError
 def new_folder(destination: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """An empty folder beside `destination` to write into; it is renamed when the block ends, removed if it fails.
 
-    Raises CheckpointError if the destination exists (unless `overwrite`), or when the disk is full or read-only.
+    Raises CheckpointError if the destination exists (unless it is an empty folder, or `overwrite`), or when the disk
+    is full or read-only.
     """
-    if destination.exists() and not overwrite:
+    if not overwrite and _in_use(destination):
         raise CheckpointError(f"{destination}: already exists; choose another name, or ask to overwrite it")
     destination = Path(os.path.abspath(destination))
     staged = destination.parent / f".{destination.name}.partial-{os.getpid()}"
@@ -33,6 +34,12 @@ def new_folder(destination: Path, *, overwrite: bool = False) -> Iterator[Path]:
         shutil.rmtree(staged, ignore_errors=True)
 
 
+def _in_use(destination: Path) -> bool:
+    if destination.is_dir() and not destination.is_symlink():
+        return any(destination.iterdir())
+    return destination.exists() or destination.is_symlink()
+
+
 def unwritable(destination: Path, error: Exception) -> CheckpointError:
     """The error for a destination that cannot be written to the end."""
     reason = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0][:300]
@@ -43,10 +50,10 @@ def unwritable(destination: Path, error: Exception) -> CheckpointError:
 
 def _move(staged: Path, destination: Path) -> None:
     old = staged.with_name(f"{staged.name}-old")
-    if destination.exists():
+    if _in_use(destination):
         destination.rename(old)
     staged.rename(destination)
-    if old.is_dir():
+    if old.is_dir() and not old.is_symlink():
         shutil.rmtree(old, ignore_errors=True)
     else:
         old.unlink(missing_ok=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import jax
 import numpy as np
+from numpy.typing import DTypeLike
 
 PIECE = 1 << 24  # bytes compared at once
 
@@ -35,7 +36,7 @@ class LazyTensor:
         """The numbers in the stored dtype."""
         return self.load(self.dtype)
 
-    def cast_to(self, dtype: np.dtype) -> np.ndarray:
+    def cast_to(self, dtype: DTypeLike) -> np.ndarray:
         """The numbers in `dtype`."""
         return self.load(np.dtype(dtype))
 

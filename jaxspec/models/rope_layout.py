@@ -127,7 +127,7 @@ def _scaling(kind: str, stated: Mapping[str, Any], fields: Fields) -> RopeScalin
     trained = fields["max_position_embeddings"]
     if "original_max_positions" in reads:
         given["original_max_positions"] = _first(fields.get(ORIGINAL), given["original_max_positions"], trained)
-        check_number(ORIGINAL, given["original_max_positions"], 0, 2**30, open_low=True)
+        check_number(ORIGINAL, given["original_max_positions"], 0.0, 2.0**30, open_low=True)
         if given["factor"] is None and kind != "llama3":
             given["factor"] = trained / given["original_max_positions"]
     for name in ("beta_fast", "beta_slow"):
