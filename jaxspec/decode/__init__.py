@@ -1,7 +1,7 @@
 """The library's face for JAX code: `make_setup` once, then `generate`, or `prefill`, `step` and `loop` by hand."""
 
 from jaxspec.contracts import DraftSource, EngineParams, Request, Selector, Setup
-from jaxspec.decode.config import make_setup
+from jaxspec.decode.config import DEFAULT_LOOKAHEAD, make_setup
 from jaxspec.decode.generate import Generation, collect, generate, start, stream
 from jaxspec.decode.loop import Progress, loop
 from jaxspec.decode.plain import plain_loop, plain_step
@@ -12,6 +12,7 @@ from jaxspec.decode.step import StepInfo, step
 from jaxspec.models.api import LanguageModel, Output
 
 __all__ = [
+    "DEFAULT_LOOKAHEAD",
     "DraftSource",
     "EngineParams",
     "Generation",

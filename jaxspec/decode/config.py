@@ -11,7 +11,7 @@ from jaxspec.verify import verifier
 
 DEFAULT_LOOKAHEAD = 7
 
-Draft = str | tuple[str, LanguageModel] | DraftSource
+Draft = str | tuple[str, LanguageModel] | tuple[str, LanguageModel, int] | DraftSource
 
 
 def make_setup(
@@ -31,7 +31,8 @@ def make_setup(
     Args:
         target: a bound model (`jaxspec.models.bind`), or anyone's `LanguageModel`.
         drafts: sources besides "none", each "lookup", "exit:K", (NAME, LanguageModel) for a model draft whose
-            parameters are `EngineParams.drafts[NAME]`, or a `DraftSource` of your own.
+            parameters are `EngineParams.drafts[NAME]` (a third entry counts the ids that it shares with the target),
+            or a `DraftSource` of your own.
         select: "rule", "fixed:SOURCE:K", "fixed:none", or a `Selector`.
         verify: "greedy", "rejection" or "coupled".
         lookahead: drafts a round at the most; at most the widest window less one.
@@ -80,14 +81,14 @@ def _windows(lookahead: int, windows: Sequence[int]) -> tuple[int, ...]:
 def _source(draft: Draft, target: LanguageModel, lookahead: int, vocab: int, width: int, verify: str) -> DraftSource:
     if isinstance(draft, DraftSource):
         return draft
-    common = {"lookahead": lookahead, "vocab_size": vocab, "vocab_width": width, "verify": verify}
     if not isinstance(draft, str):
-        return lm(draft[0], draft[1], **common)
+        shared = min(vocab, draft[2] if len(draft) == 3 else draft[1].config.vocab_size)
+        return lm(draft[0], draft[1], lookahead=lookahead, vocab_size=shared, vocab_width=width, verify=verify)
     kind, _, rest = draft.partition(":")
     if draft == "lookup":
         return lookup(lookahead=lookahead)
     if kind == "exit" and rest.isdecimal():
-        return early_exit(target, int(rest), **common)
+        return early_exit(target, int(rest), lookahead=lookahead, vocab_size=vocab, vocab_width=width, verify=verify)
     raise ValueError(f"draft source {draft!r} is unknown; choose among lookup, lm:NAME_OR_PATH and exit:LAYERS")
 
 

@@ -15,7 +15,7 @@ from jaxspec.decode.loop import Progress, loop
 from jaxspec.decode.prefill import prefill
 from jaxspec.decode.request import make_request, needed_capacity, pad_prompts
 from jaxspec.decode.state import State, init_state
-from jaxspec.outcome import FINISH_REASON
+from jaxspec.outcome import FINISH_REASON, RUNNING
 from jaxspec.telemetry import Counters
 
 CHUNK = 8
@@ -72,14 +72,14 @@ def stream(
         state: prefilled; donated.
         halt: asked before every chunk which rows to end, bool [B].
     """
-    rows = len(state.length)
-    nobody = np.zeros(rows, bool)
-    state, seen = loop(setup, params, state, chunk, nobody)
+    nobody = np.zeros(len(state.length), bool)
+    rounds = min(2, chunk)  # the first text comes soon, later looks are rarer
+    state, seen = loop(setup, params, state, rounds, nobody)
     while True:
-        ends = nobody if halt is None else halt()
-        state, ahead = loop(setup, params, state, chunk, ends)
+        rounds = min(2 * rounds, chunk)
+        state, ahead = loop(setup, params, state, rounds, nobody if halt is None else halt())
         yield seen
-        if not np.any(np.asarray(seen.outcome) == 0):
+        if not np.any(np.asarray(seen.outcome) == RUNNING):
             return
         seen = ahead
 
@@ -114,7 +114,7 @@ def generate(
     jax.block_until_ready(state)
     ready = time.perf_counter()
     last = None
-    for last in stream(setup, params, state, chunk=max(CHUNK, 1 << 30)):
+    for last in stream(setup, params, state, chunk=1 << 30):
         pass
     assert last is not None
     return collect(last, request, prefill_seconds=ready - began, seconds=time.perf_counter() - ready)

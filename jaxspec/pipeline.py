@@ -1,0 +1,302 @@
+"""Strings in, strings out: a target, its drafts and their tokenizer behind `load(...)` and `.generate(...)`."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec import decode, telemetry
+from jaxspec.checkpoint import load_params, open_checkpoint
+from jaxspec.contracts import EngineParams, Request, Setup
+from jaxspec.models import LanguageModel, ModelConfig, language_model
+from jaxspec.outcome import FINISH_REASON, HALTED, RUNNING, STOP
+from jaxspec.sampling import warpers
+from jaxspec.text import StopStream, Tokenizer, compare_vocabularies, from_folder, from_gguf
+from jaxspec.typing import Params
+
+DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
+
+Messages = Sequence[Mapping[str, object]]
+OnText = Callable[[int, str], None]
+LoadProgress = Callable[[str, int, int], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+    """A checkpoint in memory."""
+
+    name: str
+    model: LanguageModel
+    params: Params
+    tokenizer: Tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What one row produced."""
+
+    prompt_tokens: int
+    tokens: list[int]  # end ids included
+    text: str  # end ids and stop strings left out
+    finish_reason: str  # "stop" | "length" | "interrupted"
+    logprobs: list[float] | None  # of `tokens`, under the model's own softmax
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What a call produced: a result for every prompt (num_samples each, side by side) and what each source did."""
+
+    results: list[Result]
+    stats: dict[str, Any]
+
+
+def load_model(name: str, *, dtype: str = "float32", progress: LoadProgress | None = None) -> Loaded:
+    """A checkpoint by folder, file, hub id or the default target's name, with its tokenizer.
+
+    Raises:
+        ValueError: an unknown dtype or family, a broken or missing checkpoint, a folder without a tokenizer.
+    """
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype {dtype!r} is unknown; choose {', '.join(DTYPES)}")
+    source = open_checkpoint(name)
+    config = ModelConfig.from_hf(source.config)
+    where = source.tokenizer
+    tokenizer = from_gguf(where) if isinstance(where, Mapping) else from_folder(where)
+    told = None if progress is None else lambda done, total: progress(name, done, total)
+    return Loaded(name, language_model(config), load_params(source, dtype=DTYPES[dtype], progress=told), tokenizer)
+
+
+def load(
+    target: str = "smollm2-135m-instruct",
+    *,
+    drafts: Sequence[str] = ("lookup",),
+    select: str = "rule",
+    lookahead: int = decode.DEFAULT_LOOKAHEAD,
+    verify: str | None = None,
+    dtype: str = "float32",
+    progress: LoadProgress | None = None,
+) -> "Pipeline":
+    """A target and its draft sources, ready to generate.
+
+    Args:
+        target: local folder or file, "smollm2-135m-instruct", or a hub id.
+        drafts: "lookup", "lm:NAME_OR_PATH", "exit:LAYERS"; none for plain decoding.
+        select: "rule" or "fixed:SOURCE:K".
+        lookahead: drafts a round at the most.
+        verify: "greedy", "coupled" or "rejection"; where None, greedy at temperature 0 and coupled above.
+        dtype: of weights and caches: "float32", "bfloat16" or "float16".
+        progress: told (name, bytes done, bytes in all) while weights load.
+
+    Raises:
+        ValueError: a name that is unknown, a checkpoint that is broken, drafts of another vocabulary.
+    """
+    for draft in drafts:
+        check_draft(draft)
+    main = load_model(target, dtype=dtype, progress=progress)
+    models = {d: load_model(d.removeprefix("lm:"), dtype=dtype, progress=progress) for d in drafts if d.startswith("lm:")}
+    pipeline = Pipeline(main, tuple(drafts), models, select, lookahead, verify, dtype)
+    pipeline.setup(sampled=False, logprobs=False)  # refuses bad names now
+    return pipeline
+
+
+def check_draft(draft: str) -> None:
+    """Refuse a source that no name stands for, before anything is loaded."""
+    kind, _, rest = draft.partition(":")
+    if not (draft == "lookup" or (kind == "lm" and rest) or (kind == "exit" and rest.isdecimal())):
+        raise ValueError(f"draft source {draft!r} is unknown; choose among lookup, lm:NAME_OR_PATH and exit:LAYERS")
+
+
+class Pipeline:
+    """A loaded target with its drafts. Setups are made once for each (verify, logprobs) and kept."""
+
+    def __init__(
+        self,
+        target: Loaded,
+        drafts: tuple[str, ...],
+        models: Mapping[str, Loaded],
+        select: str,
+        lookahead: int,
+        verify: str | None,
+        dtype: str,
+    ):
+        self.target, self.drafts, self.models = target, drafts, dict(models)
+        self.select, self.lookahead, self.verify, self.dtype = select, lookahead, verify, DTYPES[dtype]
+        vocabulary = target.tokenizer.vocabulary()
+        self.vocab_size = min(len(vocabulary), target.model.config.vocab_size)
+        self._shared = {d: compare_vocabularies(vocabulary, m.tokenizer.vocabulary()) for d, m in models.items()}
+        drafted = {name: loaded.params for name, loaded in models.items()}
+        self.params = EngineParams(target.params, drafted, ())
+
+    def setup(self, *, sampled: bool, logprobs: bool) -> Setup:
+        """The static engine for greedy or sampled rows."""
+        verify = self.verify or ("coupled" if sampled else "greedy")
+        drafts = [(d, self.models[d].model, self._shared[d]) if d in self.models else d for d in self.drafts]
+        return decode.make_setup(
+            self.target.model,
+            drafts=drafts,
+            select=self.select,
+            verify=verify,
+            lookahead=self.lookahead if self.drafts else 0,
+            vocab_size=self.vocab_size,
+            logprobs=logprobs,
+        )
+
+    def encode(self, prompt: str | Messages, *, chat: bool) -> list[int]:
+        """Token ids of a prompt: of its chat where `chat` (a string is the user's turn) or where it is messages."""
+        if not isinstance(prompt, str):
+            return self.target.tokenizer.chat(prompt)
+        if not prompt:
+            raise ValueError("the prompt is empty; give at least one character")
+        return self.target.tokenizer.chat([{"role": "user", "content": prompt}]) if chat else self.target.tokenizer.encode(prompt)
+
+    def generate(
+        self,
+        prompts: str | Sequence[str | Messages],
+        *,
+        chat: bool = False,
+        max_new_tokens: int = 128,
+        stop: Sequence[str] = (),
+        num_samples: int = 1,
+        seed: int | None = None,
+        logprobs: bool = False,
+        ignore_end: bool = False,
+        on_text: OnText | None = None,
+        draft_confidence: float = 0.0,
+        draft_temperature: float = 1.0,
+        **settings: Any,
+    ) -> Answer:
+        """Answers to one prompt or several, in their order.
+
+        Args:
+            prompts: strings, or lists of {"role", "content"} messages.
+            chat: wrap each string as a user's turn in the target's chat template.
+            max_new_tokens: tokens to generate at the most, exact.
+            stop: strings that end a row; they are left out of its text.
+            num_samples: rows a prompt, with different seeds.
+            seed: row r gets seed + r; None draws fresh ones.
+            logprobs: keep the log-probability of every output token.
+            ignore_end: go on after the target's end ids.
+            on_text: called with (row, text) as text becomes certain.
+            draft_confidence, draft_temperature: as in `decode.make_request`.
+            settings: sampling settings of `jaxspec.sampling.warpers`: temperature, top_k, top_p, min_p, ...
+
+        Raises:
+            ValueError: bad input, before anything is compiled. KeyboardInterrupt does not raise: rows that were still
+                running end as "interrupted" with what they have.
+        """
+        each = [prompts] if isinstance(prompts, str) else list(prompts)
+        if num_samples < 1:
+            raise ValueError(f"num_samples is {num_samples}; it must be 1 or more")
+        encoded = [self.encode(p, chat=chat) for p in each for _ in range(num_samples)]
+        warp = warpers(len(encoded), vocab_size=self.vocab_size, **settings)
+        sampled = bool(np.any(np.asarray(warp.temperature) > 0))
+        setup = self.setup(sampled=sampled, logprobs=logprobs)
+        request = decode.make_request(
+            setup,
+            encoded,
+            max_new_tokens=max_new_tokens,
+            stop_ids=() if ignore_end else self.target.tokenizer.eos_ids,
+            seed=seed,
+            warp=warp,
+            draft_confidence=draft_confidence,
+            draft_temperature=draft_temperature,
+        )
+        rows = [_Row(self.target.tokenizer, stop, len(p), on_text, i) for i, p in enumerate(encoded)]
+        return _Run(self, setup, request, encoded, rows).finish()
+
+
+class _Row:
+    """One row's text on the host: what was read of it, what was shown, where a stop string ends it."""
+
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str], begin: int, on_text: OnText | None, index: int):
+        self.stream = StopStream(tokenizer, stop)
+        self.tokens: list[int] = []
+        self.text = ""
+        self.begin, self.on_text, self.index = begin, on_text, index
+
+    def read(self, tokens: np.ndarray, length: int) -> None:
+        """Take the tokens up to `length` that were not read yet."""
+        fresh = [int(t) for t in tokens[self.begin + len(self.tokens) : length]]
+        if self.stream.matched is None and fresh:
+            self._show(self.stream.push(fresh))
+            self.tokens += fresh
+
+    def close(self) -> None:
+        """Show what was held back, and cut the tokens where a stop string was completed."""
+        self._show(self.stream.finish())
+        if self.stream.tokens is not None:
+            self.tokens = self.tokens[: self.stream.tokens]
+
+    def _show(self, text: str) -> None:
+        self.text += text
+        if text and self.on_text is not None:
+            self.on_text(self.index, text)
+
+
+class _Run:
+    """One call of `generate`: prefill, the chunks, the report."""
+
+    def __init__(self, pipeline: Pipeline, setup: Setup, request: Request, prompts: list[list[int]], rows: list[_Row]):
+        self.pipeline, self.setup, self.request, self.rows = pipeline, setup, request, rows
+        self.prompts = prompts
+        self.chunks: list[telemetry.Chunk] = []
+        self.interrupted = False
+
+    def finish(self) -> Answer:
+        params = self.pipeline.params
+        began = time.perf_counter()
+        state = decode.start(self.setup, params, self.prompts, self.request, dtype=self.pipeline.dtype)
+        jax.block_until_ready(state)
+        prefilled = time.perf_counter()
+        state, last = decode.loop(self.setup, params, state, 0, np.zeros(len(self.rows), bool))  # compiles, runs no round
+        jax.block_until_ready(state)
+        ready, compiled = time.perf_counter(), telemetry.compilations()
+        last = self._read(jax.device_get(last))
+        try:
+            clock = ready
+            for seen in decode.stream(self.setup, params, state, halt=self._halt):
+                last = self._read(jax.device_get(seen), last, time.perf_counter() - clock)
+                clock = time.perf_counter()
+        except KeyboardInterrupt:
+            self.interrupted = True
+        seconds = time.perf_counter() - ready
+        report = telemetry.stats(
+            last.counters,
+            self.setup.names,
+            rounds=int(last.rounds),
+            seconds=seconds,
+            windows=self.setup.windows,
+            chunks=self.chunks,
+        )
+        report["prefill_seconds"], report["compile_seconds"] = prefilled - began, ready - prefilled
+        report["compilations_after_warmup"] = telemetry.compilations() - compiled
+        return Answer([self._result(row, last) for row in self.rows], report)
+
+    def _read(
+        self, seen: decode.Progress, before: decode.Progress | None = None, seconds: float = 0.0
+    ) -> decode.Progress:
+        for row in self.rows:
+            row.read(seen.tokens[row.index], int(seen.length[row.index]))
+        if before is not None:
+            rounds = (seen.counters.rounds - before.counters.rounds).sum(0)
+            self.chunks.append(telemetry.Chunk(seconds, tuple(float(n) for n in rounds)))
+        return seen
+
+    def _halt(self) -> np.ndarray:
+        return np.asarray([row.stream.matched is not None for row in self.rows])
+
+    def _result(self, row: _Row, last: decode.Progress) -> Result:
+        row.close()
+        code = int(last.outcome[row.index])
+        if row.stream.matched is not None:
+            code = STOP
+        elif code == RUNNING:
+            code = HALTED
+        logprobs = None
+        if last.logprobs is not None:
+            logprobs = [float(x) for x in last.logprobs[row.index][row.begin : row.begin + len(row.tokens)]]
+        return Result(row.begin, row.tokens, row.text, FINISH_REASON[code], logprobs)

@@ -1,0 +1,138 @@
+"""Counters as a person or a program reads them: a dict, a table, JSON lines. On the host."""
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.table import Table
+
+from jaxspec.telemetry.counters import Counters
+
+
+class Chunk(NamedTuple):
+    """What the host saw of one chunk of rounds."""
+
+    seconds: float
+    rounds: tuple[float, ...]  # by source, in rows
+
+
+def stats(
+    counters: Counters,
+    names: Sequence[str],
+    *,
+    rounds: int,
+    seconds: float,
+    windows: Sequence[int],
+    chunks: Sequence[Chunk] = (),
+) -> dict[str, Any]:
+    """Everything that was counted, by source, as plain numbers.
+
+    Args:
+        counters: numpy or device arrays.
+        names: the setup's sources.
+        rounds: rounds of the batch, target passes in other words.
+        seconds: wall time of these rounds.
+        windows: the setup's window widths.
+        chunks: timings to estimate each source's share of time from.
+
+    `mean_accepted_tokens` is tokens emitted per row and target pass, the corrected or bonus token included;
+    `acceptance_rate` is accepted / proposed drafts; `share_of_time` is an estimate (see `time_shares`).
+    """
+    by_row = np.asarray(counters.rounds)
+    proposed, accepted = np.asarray(counters.proposed).sum(0), np.asarray(counters.accepted).sum(0)
+    emitted = np.asarray(counters.emitted).sum(0)
+    row_rounds = by_row.sum(0)
+    shares = time_shares(chunks, len(names))
+    sources = {
+        name: {
+            "rounds": int(row_rounds[i]),
+            "proposed": int(proposed[i].sum()),
+            "accepted": int(accepted[i].sum()),
+            "tokens": int(emitted[i]),
+            "acceptance_rate": _ratio(accepted[i].sum(), proposed[i].sum()),
+            "mean_accepted_tokens": _ratio(emitted[i], row_rounds[i]),
+            "proposed_by_depth": _trim(proposed[i]),
+            "accepted_by_depth": _trim(accepted[i]),
+            "catch_up_tokens": int(np.asarray(counters.catch_up)[:, i].sum()),
+            "share_of_rounds": _ratio(row_rounds[i], row_rounds.sum()),
+            "share_of_time": None if shares is None else round(float(shares[i]), 4),
+        }
+        for i, name in enumerate(names)
+    }
+    tokens = int(emitted.sum())
+    return {
+        "rounds": rounds,
+        "tokens": tokens,
+        "seconds": seconds,
+        "tokens_per_second": tokens / seconds if seconds > 0 else 0.0,
+        "mean_accepted_tokens": _ratio(tokens, row_rounds.sum()),
+        "acceptance_rate": _ratio(accepted.sum(), proposed.sum()),
+        "passes_by_window": {str(w): int(n) for w, n in zip(windows, np.asarray(counters.widths), strict=True)},
+        "sources": sources,
+    }
+
+
+def time_shares(chunks: Sequence[Chunk], sources: int) -> np.ndarray | None:
+    """Estimated share of time of each source [N], None without timings.
+
+    Rounds of different sources run inside one compiled loop, where no clock can be read, so a round's seconds by source
+    are fitted to the chunks by least squares, negative ones taken as 0; too few chunks to tell them apart share evenly.
+    """
+    if not chunks:
+        return None
+    counts = np.asarray([chunk.rounds for chunk in chunks], float).reshape(-1, sources)
+    seconds = np.asarray([chunk.seconds for chunk in chunks])
+    used = counts.sum(0) > 0
+    even = np.where(used, seconds.sum() / max(counts.sum(), 1.0), 0.0)
+    cost = even
+    if np.linalg.matrix_rank(counts[:, used]) == used.sum() and len(chunks) >= 2 * used.sum():
+        cost = np.zeros(sources)
+        cost[used] = np.maximum(np.linalg.lstsq(counts[:, used], seconds, rcond=None)[0], 0.0)
+    total = counts.sum(0) * cost
+    return total / total.sum() if total.sum() > 0 else counts.sum(0) / max(counts.sum(), 1.0)
+
+
+def table(report: dict[str, Any], title: str = "") -> Table:
+    """The report's sources as a rich table, with a caption of the totals."""
+    caption = (
+        f"{report['tokens']} tokens in {report['seconds']:.2f} s, {report['tokens_per_second']:.1f} tok/s, "
+        f"{report['rounds']} rounds, {_show(report['mean_accepted_tokens'], '.2f')} tokens a round"
+    )
+    out = Table(title=title or None, caption=caption, caption_justify="left")
+    out.add_column("source")
+    columns = ("rounds", "proposed", "accepted", "rate", "tokens/round", "by depth", "catch-up", "of rounds", "of time")
+    for name in columns:
+        out.add_column(name, justify="right")
+    for name, row in report["sources"].items():
+        depths = [_ratio(a, p) for a, p in zip(row["accepted_by_depth"], row["proposed_by_depth"], strict=False)]
+        out.add_row(
+            name,
+            *(str(row[key]) for key in ("rounds", "proposed", "accepted")),
+            _show(row["acceptance_rate"], ".0%"),
+            _show(row["mean_accepted_tokens"], ".2f"),
+            " ".join(f"{d:.2f}".removeprefix("0") for d in depths[:8] if d is not None),
+            str(row["catch_up_tokens"]),
+            _show(row["share_of_rounds"], ".0%"),
+            _show(row["share_of_time"], ".0%"),
+        )
+    return out
+
+
+def json_lines(report: dict[str, Any]) -> str:
+    """One JSON line a source, each with its name, then one of the totals."""
+    rows = [{"source": name, **row} for name, row in report["sources"].items()]
+    totals = {key: value for key, value in report.items() if key != "sources"}
+    return "\n".join(json.dumps(row) for row in [*rows, totals])
+
+
+def _ratio(part: Any, whole: Any) -> float | None:
+    return float(part) / float(whole) if whole else None
+
+
+def _show(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _trim(depths: np.ndarray) -> list[int]:
+    return [int(n) for n in np.trim_zeros(depths, "b")]
