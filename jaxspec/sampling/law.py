@@ -24,7 +24,7 @@ class Cut(NamedTuple):
     top: Float[Array, "B T"]  # the largest logit
     floor: Float[Array, "B T"]  # the least (logit - top) / temperature that is kept
     log_mass: Float[Array, "B T"]  # logsumexp of what is kept
-    best: Int[Array, "B T"]  # argmax, for rows with temperature 0
+    best: Int[Array, "B T"]  # argmax; means nothing while every row samples
 
 
 def argmax(values: Float[Array, "*N V"]) -> Int[Array, "*N"]:
@@ -68,7 +68,8 @@ def cut(logits: Logits, warpers: Warpers) -> Cut:
     )
     floor = jnp.maximum(floor, jnp.log(warpers.min_p)[:, None])
     kept = jnp.where(scaled >= floor[..., None], jnp.exp(scaled), 0.0)
-    return Cut(top, floor, jnp.log(jnp.sum(kept, -1)), argmax(logits))
+    best = lax.cond(jnp.all(sampled), lambda: jnp.zeros(top.shape, jnp.int32), lambda: argmax(logits))
+    return Cut(top, floor, jnp.log(jnp.sum(kept, -1)), best)
 
 
 def log_prob(

@@ -4,7 +4,7 @@ import enum
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key, UInt32
 
 from jaxspec.typing import Positions, Seeds
 
@@ -31,26 +31,36 @@ def gumbel(
     A larger `vocab` adds values and changes none. `start`, the row's known length when a round began, gives noise of
     that round's own. Sampled drafts for `rejection` need it: a rejected round's noise must not come back for the same
     position, since a choice of source or length made in between may have depended on it.
-
-    The uniform u in -log(-log1p(-u)) has steps of 2^-32, so that tokens of probability 1e-9 are still drawn as often as
-    they should be. With steps of 2^-23, as jax.random.gumbel has by default, a long flat tail loses its share.
     """
 
-    def draw(key: Key[Array, ""]) -> Float[Array, "V"]:
-        bits = jax.random.bits(key, (vocab,), jnp.uint32)
-        u = (bits.astype(jnp.float32) + 0.5) * 2.0**-32
-        return -jnp.log(-jnp.log1p(-jnp.minimum(u, 1 - 2.0**-24)))
+    def draw(key: Key[Array, ""]) -> UInt32[Array, "V"]:
+        return jax.random.bits(key, (vocab,), jnp.uint32)
 
-    return jax.vmap(jax.vmap(draw))(_keys(seed, positions, purpose, start))
+    return to_gumbel(jax.vmap(jax.vmap(draw))(_keys(seed, positions, purpose, start)))
 
 
 def uniform(seed: Seeds, positions: Positions, purpose: int | Int[Array, "B T"]) -> Float[Array, "B T"]:
     """Uniform noise in [0, 1) for each absolute position; float32 in steps of 2^-24."""
 
-    def draw(key: Key[Array, ""]) -> Float[Array, ""]:
-        return (jax.random.bits(key, (), jnp.uint32) >> 8).astype(jnp.float32) * 2.0**-24
+    def draw(key: Key[Array, ""]) -> UInt32[Array, ""]:
+        return jax.random.bits(key, (), jnp.uint32)
 
-    return jax.vmap(jax.vmap(draw))(_keys(seed, positions, purpose, None))
+    return to_uniform(jax.vmap(jax.vmap(draw))(_keys(seed, positions, purpose, None)))
+
+
+def to_gumbel(bits: UInt32[Array, "..."]) -> Float[Array, "..."]:
+    """Gumbel values -log(-log1p(-u)) of random bits, with u in steps of 2^-32; float32, finite.
+
+    So fine, a token of probability 1e-9 is still drawn as often as it should be. With steps of 2^-23, which
+    jax.random.gumbel has by default, a long flat tail loses its share.
+    """
+    u = (bits.astype(jnp.float32) + 0.5) * 2.0**-32
+    return -jnp.log(-jnp.log1p(-jnp.minimum(u, 1 - 2.0**-24)))
+
+
+def to_uniform(bits: UInt32[Array, "..."]) -> Float[Array, "..."]:
+    """Values in [0, 1) of random bits, in steps of 2^-24; float32."""
+    return (bits >> 8).astype(jnp.float32) * 2.0**-24
 
 
 def _keys(

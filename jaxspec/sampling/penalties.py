@@ -4,6 +4,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
@@ -26,7 +27,7 @@ def penalise(
     warpers: Warpers,
     history: History,
     window: Tokens,
-    ancestors: Bool[Array, "T T"] | Bool[Array, "B T T"],
+    ancestors: Bool[Array | np.ndarray, "*B T T"],
     stop_ids: Int[Array, "B E"],
     vocab_size: int,
 ) -> Float[Array, "B T V"]:
@@ -40,7 +41,7 @@ def penalise(
         warpers: every row's settings; traced.
         history: known tokens; the last of them is `window[:, 0]`.
         window: [B, T] the last known token, then the drafts.
-        ancestors: node j is an ancestor of node t or t itself, at [..., t, j].
+        ancestors: [T, T] for all rows or [B, T, T]: node j is an ancestor of node t, or t itself, at [..., t, j].
         stop_ids: [B, E] ids that min_tokens holds back, -1 where unused.
         vocab_size: true vocabulary, static; ids at or beyond it get -inf always.
     """

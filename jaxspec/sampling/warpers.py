@@ -80,10 +80,7 @@ def warpers(
 
 
 def _per_row(rows: int, name: str, value: PerRow) -> np.ndarray:
-    try:
-        numbers = np.asarray(value, np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} is {value!r}; give one number, or a sequence of one number a row") from None
+    numbers = np.asarray(value, np.float64)
     if numbers.ndim > 0 and numbers.shape != (rows,):
         raise ValueError(f"{name} has shape {numbers.shape} for {rows} rows; give one number, or one number a row")
     return np.broadcast_to(numbers, (rows,))
@@ -132,7 +129,8 @@ def _bias(
 
 def _check_bias(row: int, token: int, value: float, vocab_size: int | None) -> None:
     last = 2**31 - 1 if vocab_size is None else vocab_size - 1
-    if isinstance(token, bool) or not isinstance(token, int | np.integer) or not 0 <= token <= last:
-        raise ValueError(f"bias of row {row} names token {token!r}; token ids are whole numbers from 0 to {last}")
-    if math.isnan(value) or value == math.inf or (math.isfinite(value) and abs(value) > np.finfo(np.float32).max):
+    if not 0 <= token <= last:
+        raise ValueError(f"bias of row {row} names token {token}; token ids go from 0 to {last}")
+    largest = float(np.finfo(np.float32).max)
+    if value != -math.inf and not -largest <= value <= largest:
         raise ValueError(f"bias of row {row} for token {token} is {value}; it must be a finite float32, or -inf to ban")

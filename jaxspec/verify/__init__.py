@@ -1,6 +1,6 @@
 """How drafts are judged: `VERIFIERS` maps each mode to a function of one signature, `Verify`."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Array, Float, Int
 
@@ -9,6 +9,7 @@ from jaxspec.typing import Logits, Positions, RowMask, Rows, Seeds
 from jaxspec.verify import coupled, greedy, rejection
 
 
+@runtime_checkable
 class Verify(Protocol):
     """Judge a chain of drafts: how many of each row are accepted, and the token that follows them."""
 
