@@ -78,6 +78,7 @@ def load(
     lookahead: int = decode.DEFAULT_LOOKAHEAD,
     verify: str | None = None,
     dtype: str = "float32",
+    mesh: str | None = None,
     progress: LoadProgress | None = None,
 ) -> "Pipeline":
     """A target and its draft sources, ready to generate.

@@ -99,21 +99,19 @@ def table(report: dict[str, Any], title: str = "") -> Table:
         f"{report['tokens']} tokens in {report['seconds']:.2f} s, {report['tokens_per_second']:.1f} tok/s, "
         f"{report['rounds']} rounds, {_show(report['mean_accepted_tokens'], '.2f')} tokens a round"
     )
+    lagged = any(row["catch_up_tokens"] for row in report["sources"].values())
+    columns = ["rounds", "proposed", "accepted", "rate", "tok/round", *(["catch-up"] if lagged else []), "time"]
     out = Table(title=title or None, caption=caption, caption_justify="left")
-    out.add_column("source")
-    columns = ("rounds", "proposed", "accepted", "rate", "tokens/round", "by depth", "catch-up", "of rounds", "of time")
+    out.add_column("source", overflow="fold")
     for name in columns:
-        out.add_column(name, justify="right")
+        out.add_column(name, justify="right", no_wrap=True)
     for name, row in report["sources"].items():
-        depths = [_ratio(a, p) for a, p in zip(row["accepted_by_depth"], row["proposed_by_depth"], strict=False)]
         out.add_row(
             name,
             *(str(row[key]) for key in ("rounds", "proposed", "accepted")),
             _show(row["acceptance_rate"], ".0%"),
             _show(row["mean_accepted_tokens"], ".2f"),
-            " ".join(f"{d:.2f}".removeprefix("0") for d in depths[:8] if d is not None),
-            str(row["catch_up_tokens"]),
-            _show(row["share_of_rounds"], ".0%"),
+            *([str(row["catch_up_tokens"])] if lagged else []),
             _show(row["share_of_time"], ".0%"),
         )
     return out

@@ -3,6 +3,7 @@
 from jaxspec.text.chat import render_chat
 from jaxspec.text.folder import from_folder
 from jaxspec.text.gguf_tokenizer import from_gguf
+from jaxspec.text.prompts import decode_utf8, read_prompts
 from jaxspec.text.stop import StopMatcher, StopStream
 from jaxspec.text.stream import Stream
 from jaxspec.text.tokenizer import Tokenizer
@@ -14,7 +15,9 @@ __all__ = [
     "Stream",
     "Tokenizer",
     "compare_vocabularies",
+    "decode_utf8",
     "from_folder",
     "from_gguf",
+    "read_prompts",
     "render_chat",
 ]

@@ -1,0 +1,65 @@
+"""Generate text with speculative decoding: the tokens of plain decoding, faster.
+
+python scripts/generate.py --chat --prompt "Why is the sky blue?"
+"""
+
+import argparse
+import json
+import os
+import sys
+
+from jaxspec.console import Screen, fail
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--target", default="smollm2-135m-instruct", help="folder, file, hub id (default: %(default)s)")
+    p.add_argument("--draft", action="append", metavar="SOURCE", help="lookup, lm:NAME_OR_PATH, exit:LAYERS; repeatable")
+    p.add_argument("--select", default="rule", help="rule, fixed:SOURCE:K (default: %(default)s)")
+    p.add_argument("--lookahead", type=int, default=7, metavar="MAX", help="drafts a round (default: %(default)s)")
+    p.add_argument("--no-speculation", action="store_true", help="plain decoding")
+    p.add_argument("--prompt", action="append", help="repeatable: a batch")
+    p.add_argument("--prompt-file", metavar="FILE", help=".jsonl or .txt, one prompt a line; else standard input")
+    p.add_argument("--chat", action="store_true", help="put each prompt in the target's chat template")
+    p.add_argument("--max-new-tokens", type=int, default=128, help="(default: %(default)s)")
+    p.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
+    p.add_argument("--top-k", type=int, default=0, help="0 is off (default)")
+    p.add_argument("--top-p", type=float, default=1.0, help="1 is off (default)")
+    p.add_argument("--min-p", type=float, default=0.0, help="0 is off (default)")
+    p.add_argument("--repetition-penalty", type=float, default=1.0, help="1 is off (default)")
+    p.add_argument("--presence-penalty", type=float, default=0.0, help="0 is off (default)")
+    p.add_argument("--frequency-penalty", type=float, default=0.0, help="0 is off (default)")
+    p.add_argument("--min-tokens", type=int, default=0, help="no end before that many tokens")
+    p.add_argument("--seed", type=int, help="same seed, same text; fresh where not given")
+    p.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end at this string; repeatable")
+    p.add_argument("--verify", choices=("greedy", "coupled", "rejection"), help="default: greedy at T 0, else coupled")
+    p.add_argument("--draft-confidence", type=float, default=0.0, help="a model draft stops below this probability")
+    p.add_argument("--draft-temperature", type=float, default=1.0, help="times the temperature for sampled drafts")
+    p.add_argument("--num-samples", type=int, default=1, help="answers a prompt")
+    p.add_argument("--logprobs", action="store_true", help="log-probability of every token, in --json")
+    p.add_argument("--dtype", default="float32", help="float32 (default), bfloat16, float16")
+    p.add_argument("--mesh", metavar="data=1,model=4", help="devices by axis: rows over data, the target over model")
+    p.add_argument("--json", action="store_true", help="one object on standard output instead of text")
+    p.add_argument("--quiet", action="store_true", help="the text alone: no table, no progress")
+    return p.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Generate as the command line says; the exit status."""
+    args = parse(arguments)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    screen = Screen(quiet=args.quiet, text=not args.json)
+    try:
+        answer = screen.generate(args)
+    except ValueError as error:
+        return fail(str(error))
+    except KeyboardInterrupt:
+        return fail("interrupted before the first token", 130)
+    if args.json:
+        print(json.dumps(screen.as_json(answer)))
+    screen.report(answer)
+    return 130 if any(r.finish_reason == "interrupted" for r in answer.results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
