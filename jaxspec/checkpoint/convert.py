@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxspec import text
 from jaxspec.checkpoint import names, safetensors, store
 from jaxspec.checkpoint.source import Checkpoint, open_checkpoint
 from jaxspec.checkpoint.staging import new_folder
@@ -91,16 +92,13 @@ def _check_space(folder: Path, destination: Path, needed: int) -> None:
 
 
 def _tokenizer_writer(source: Checkpoint) -> Callable[[Path], None]:
-    tokenizer = source.tokenizer
-    if isinstance(tokenizer, Path):
-        return lambda folder: _copy_files(tokenizer, folder)
-
-    def write(folder: Path) -> None:
-        from jaxspec import text
-
-        text.from_gguf(tokenizer).save(folder)
-
-    return write
+    """What writes the tokenizer's files; a tokenizer that cannot be read fails here, before any weight is written."""
+    origin = source.tokenizer
+    if isinstance(origin, Path):
+        return lambda folder: _copy_files(origin, folder)
+    if "tokenizer.ggml.tokens" not in origin:
+        return lambda folder: None
+    return text.from_gguf(origin).save
 
 
 def _copy_files(source: Path, folder: Path) -> None:

@@ -168,7 +168,11 @@ HOSTILE = {
     "array within the bound, past the end": header(fields=1) + text("k") + array_of(Value.UINT64, 1 << 21) + PAD,
     "array of texts": header(fields=1) + text("k") + array_of(Value.STRING, 1 << 22) + PAD,
     "array of an unknown type": header(fields=1) + text("k") + array_of(99, 3) + PAD,  # type: ignore[arg-type]
-    "nested arrays": header(fields=1) + text("k") + struct.pack("<I", Value.ARRAY) + 40 * struct.pack("<IQ", 9, 1) + PAD,
+    "nested arrays": header(fields=1)
+    + text("k")
+    + struct.pack("<I", Value.ARRAY)
+    + 40 * struct.pack("<IQ", 9, 1)
+    + PAD,
     "wide nested arrays": header(fields=1) + text("k") + array_of(Value.ARRAY, 1 << 22) + PAD,
     "no dimension": header(tensors=1) + tensor(shape=()) + PAD,
     "many dimensions": header(tensors=1) + text("w") + struct.pack("<I", 2**31) + PAD,
@@ -182,11 +186,12 @@ HOSTILE = {
     "offset off the grid": header(tensors=1) + tensor(offset=8) + PAD,
     "tensor twice": header(tensors=2) + tensor("w") + tensor("w", offset=32) + PAD,
     "overlap": header(tensors=2) + tensor("a", (32,)) + tensor("b", (32,), offset=32) + PAD,
-    "alignment": header(fields=1)
+    "alignment": header(fields=1) + text("general.alignment") + struct.pack("<II", Value.UINT32, 0) + PAD,
+    "alignment of a text": header(fields=1)
     + text("general.alignment")
-    + struct.pack("<II", Value.UINT32, 0)
+    + struct.pack("<I", Value.STRING)
+    + text("x")
     + PAD,
-    "alignment of a text": header(fields=1) + text("general.alignment") + struct.pack("<I", Value.STRING) + text("x") + PAD,
 }
 
 

@@ -149,7 +149,11 @@ def write_fields(path, arch: str, **fields: object):
         ("llama", {}, "llama.block_count' is None"),
         ("llama", {"split__count": 3}, "one part of a split model"),
         ("llama", {"llama__expert_count": 8}, "mixtures of experts"),
-        ("llama", {"llama__block_count": 2**31 - 1, "llama__embedding_length": 32, "llama__attention__head_count": 4}, "claims"),
+        (
+            "llama",
+            {"llama__block_count": 2**31 - 1, "llama__embedding_length": 32, "llama__attention__head_count": 4},
+            "claims",
+        ),
         ("llama", {"llama__block_count": "many"}, "'many', not a positive integer"),
         ("llama", {"llama__block_count": [1, 2]}, "not a positive integer"),
     ],

@@ -36,12 +36,13 @@ def test_all_problems_are_in_one_error(tmp_path):
     tensors["model.layers.0.input_layernorm.weight"] = np.zeros(32, np.int8)
     tensors["model.layers.0.lora_A"] = np.zeros(3, np.float32)
     tensors["lm_head.weight"] = np.zeros((61, 32), np.float32)
-    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.ones(4, np.float32)
+    inverse = "model.layers.0.self_attn.rotary_emb.inv_freq"
+    tensors[inverse] = np.ones(4, np.float32)
     with pytest.raises(CheckpointError, match="7 tensors do not match") as error:
         open_checkpoint(tiny.write_hf(tmp_path, tiny.hf_config("smollm2"), tensors))
     assert sorted(line.strip() for line in str(error.value).splitlines()[1:]) == [
         "contradictory: lm_head.weight differs from embed_tokens.weight, the config ties them",
-        "contradictory: model.layers.0.self_attn.rotary_emb.inv_freq does not hold the frequencies of rope_theta 100000",
+        f"contradictory: {inverse} does not hold the frequencies of rope_theta 100000",
         "misshapen: layers.0.self_attn.q_proj.weight is [32, 31], the config asks for [32, 32]",
         "missing: layers.1.mlp.up_proj.weight [48, 32]",
         "missing: norm.weight [32]",

@@ -9,7 +9,8 @@ import pytest
 import safetensors.numpy
 
 import tests.checkpoint.tiny as tiny
-from jaxspec.checkpoint import CheckpointError, safetensors as ours
+from jaxspec.checkpoint import CheckpointError
+from jaxspec.checkpoint import safetensors as ours
 from jaxspec.checkpoint.tensors import in_memory
 
 ALLOWED = 4 << 20
@@ -93,7 +94,11 @@ def test_every_truncation_and_random_damage_is_read_or_refused(tmp_path):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16, np.float64, np.int8, np.bool_])
 def test_the_library_and_we_read_each_other(dtype, tmp_path):
-    arrays = {"a": np.arange(6).reshape(2, 3).astype(dtype), "empty": np.zeros((0, 3), dtype), "scalar": np.ones((), dtype)}
+    arrays = {
+        "a": np.arange(6).reshape(2, 3).astype(dtype),
+        "empty": np.zeros((0, 3), dtype),
+        "scalar": np.ones((), dtype),
+    }
     safetensors.numpy.save_file(arrays, tmp_path / "theirs.safetensors")
     read = {name: ours.lazy(info).read() for name, info in ours.read_header(tmp_path / "theirs.safetensors").items()}
     ours.write_folder(tmp_path, {name: in_memory(array) for name, array in arrays.items()}, max_shard_bytes=10**9)
@@ -101,8 +106,6 @@ def test_the_library_and_we_read_each_other(dtype, tmp_path):
         for name, array in arrays.items():
             assert found[name].dtype == array.dtype
             np.testing.assert_array_equal(found[name], array)
-
-
 
 
 def test_shards_hold_what_fits_and_the_index_names_them(tmp_path):
@@ -147,5 +150,5 @@ def test_folders_without_readable_weights(tmp_path):
         ours.read_folder(tmp_path)
     for name in ("one", "two"):
         safetensors.numpy.save_file({"a": np.ones(2, np.float32)}, tmp_path / f"{name}.safetensors")
-    with pytest.raises(CheckpointError, match="2 .safetensors files and no"):
+    with pytest.raises(CheckpointError, match=r"2 \.safetensors files and no"):
         ours.read_folder(tmp_path)

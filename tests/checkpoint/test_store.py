@@ -15,7 +15,6 @@ from jax.sharding import PartitionSpec as P
 import tests.checkpoint.tiny as tiny
 from jaxspec.checkpoint import CheckpointError, load, load_params, open_checkpoint, save
 
-
 # Orbax leaves the reads beside one that failed to the garbage collector, which complains of them.
 abandons_reads = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
@@ -148,7 +147,9 @@ def test_damaged_checkpoint_is_refused(lost, stored, tmp_path):
 def test_truncated_data_are_refused(stored, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(stored, copy)
-    largest = max((path for path in (copy / "params").rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    largest = max(
+        (path for path in (copy / "params").rglob("*") if path.is_file()), key=lambda path: path.stat().st_size
+    )
     largest.write_bytes(largest.read_bytes()[:100])
     with pytest.raises(CheckpointError, match="not a readable Orbax checkpoint"):
         load(copy)

@@ -3,6 +3,9 @@
 import functools
 import json
 import struct
+import subprocess
+import sys
+import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -101,7 +104,9 @@ def hf_tensors(family: str, dtype: object = np.float32) -> dict[str, np.ndarray]
             first = "q_proj" if "q_proj" in name else "gate_proj"
             parts += [ours[name.replace(first, other)] for other in others]
             name = name.replace("q_proj", "qkv_proj").replace("gate_proj", "gate_up_proj")
-        elif hf_config(family)["model_type"] == "phi3" and name.endswith(("k_proj.weight", "v_proj.weight", "up_proj.weight")):
+        elif hf_config(family)["model_type"] == "phi3" and name.endswith(
+            ("k_proj.weight", "v_proj.weight", "up_proj.weight")
+        ):
             continue
         found[name if name.startswith("lm_head") else f"model.{name}"] = np.concatenate(parts)
     return found
@@ -202,8 +207,10 @@ def stored_layout(name: str, array: np.ndarray, arch: str, config: ModelConfig) 
     heads = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads}.get(name.split(".")[-2])
     if arch != "llama" or heads is None:
         return array
-    order = [[head * config.head_dim + i + half for i in range(config.head_dim // 2) for half in (0, config.head_dim // 2)]
-             for head in range(heads)]
+    order = [
+        [head * config.head_dim + i + half for i in range(config.head_dim // 2) for half in (0, config.head_dim // 2)]
+        for head in range(heads)
+    ]
     return array[np.concatenate(order)]
 
 
@@ -211,3 +218,9 @@ def safetensors_bytes(header: object, data: bytes = b"", *, length: int | None =
     """A .safetensors file with any header at all."""
     raw = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(raw) if length is None else length) + raw + data
+
+
+def run(code: str, *arguments: object) -> subprocess.CompletedProcess:
+    """A fresh process: one that is killed, limited or measured."""
+    command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
