@@ -23,6 +23,7 @@ def size(text: str) -> int:
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """Parse the command line, or the given words."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", metavar="SRC", help="folder, .gguf file, hub id, or smollm2-135m-instruct")
     parser.add_argument("destination", metavar="DST", help="folder to make")

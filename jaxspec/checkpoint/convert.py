@@ -1,7 +1,6 @@
 """Convert a checkpoint of any kind to ours, or to a Hugging Face folder, tensor by tensor."""
 
 import contextlib
-import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -10,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from jaxspec import text
-from jaxspec.checkpoint import names, safetensors, store
+from jaxspec.checkpoint import names, safetensors
+from jaxspec.checkpoint.config_file import write_config
 from jaxspec.checkpoint.source import Checkpoint, open_checkpoint
 from jaxspec.checkpoint.staging import new_folder
-from jaxspec.checkpoint.store import Progress
-from jaxspec.checkpoint.tensors import CheckpointError, LazyTensor
+from jaxspec.checkpoint.tensors import CheckpointError, LazyTensor, Progress
 
 FORMATS = ("orbax", "hf")
 MAX_SHARD_BYTES = 5_000_000_000
@@ -58,6 +57,8 @@ def convert(
     config = opened.config | _stored_dtype(opened, tensors, dtype)
     add_tokenizer = _tokenizer_writer(opened)
     if to == "orbax":
+        from jaxspec.checkpoint import store
+
         store.save(destination, config, tensors, write_tokenizer=add_tokenizer, overwrite=overwrite, progress=progress)
         return destination
     whole = names.to_hf(tensors, config)
@@ -65,7 +66,7 @@ def convert(
         _check_space(folder, destination, sum(t.nbytes for t in whole.values()))
         safetensors.write_folder(folder, whole, max_shard_bytes=max_shard_bytes, progress=progress)
         add_tokenizer(folder)
-        (folder / store.CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        write_config(folder, config)
     return destination
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxspec.checkpoint import gguf, gguf_model, hub, names, safetensors, store
-from jaxspec.checkpoint.store import Progress, Shardings
-from jaxspec.checkpoint.tensors import CheckpointError, LazyTensor
+from jaxspec.checkpoint import gguf, gguf_model, hub, names, safetensors
+from jaxspec.checkpoint.config_file import is_ours, read_config
+from jaxspec.checkpoint.placement import Shardings, sharding_of
+from jaxspec.checkpoint.tensors import LazyTensor, Progress
 from jaxspec.models.config import ModelConfig
 
 
@@ -37,7 +38,9 @@ def open_checkpoint(name: str | Path) -> Checkpoint:
     """
     path = hub.resolve(name)
     if path.is_dir():
-        if store.is_checkpoint(path):
+        if is_ours(path):
+            from jaxspec.checkpoint import store  # here: Orbax takes a second to import, and GGUF needs none of it
+
             return Checkpoint(path, "orbax", *store.open_folder(path), path)
         return _open_hf(path, None)
     if path.suffix in safetensors.PICKLES:
@@ -57,7 +60,7 @@ def _open_gguf(path: Path) -> Checkpoint:
 
 def _open_hf(folder: Path, file: Path | None) -> Checkpoint:
     infos = safetensors.read_folder(folder) if file is None else safetensors.read_header(file)
-    config = _text_config(store.read_config(folder))
+    config = _text_config(read_config(folder))
     model = ModelConfig.from_hf(config)
     tensors, problems = names.from_hf(infos, model)
     names.check(tensors, model, where=str(folder), problems=problems)
@@ -88,6 +91,8 @@ def load_params(
     """
     total, done = sum(t.nbytes for t in source.tensors.values()), 0
     if source.kind == "orbax":
+        from jaxspec.checkpoint import store
+
         params = store.restore(source.path, source.tensors, shardings=shardings, dtype=dtype)
         if progress is not None:
             progress(total, total)
@@ -95,11 +100,8 @@ def load_params(
     params = {}
     for name, tensor in source.tensors.items():
         host = tensor.read() if dtype is None else tensor.cast_to(np.dtype(dtype))
-        params[name] = jax.device_put(host, store.sharding_of(shardings, name, tensor.shape))
+        params[name] = jax.device_put(host, sharding_of(shardings, name, tensor.shape))
         done += tensor.nbytes
         if progress is not None:
             progress(done, total)
     return params
-
-
-__all__ = ["Checkpoint", "CheckpointError", "load_params", "open_checkpoint"]

@@ -1,7 +1,6 @@
 """Our own checkpoints: a folder with an Orbax checkpoint `params/`, a `config.json` and the tokenizer's files."""
 
 import contextlib
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -10,22 +9,15 @@ from typing import Any
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
-from jax.sharding import Sharding, SingleDeviceSharding
 
 from jaxspec.checkpoint import names
+from jaxspec.checkpoint.config_file import FORMAT, FORMAT_KEY, PARAMS, read_config, write_config
+from jaxspec.checkpoint.placement import Shardings, sharding_of
 from jaxspec.checkpoint.staging import new_folder, unwritable
-from jaxspec.checkpoint.tensors import CheckpointError, LazyTensor, Shape, in_memory
+from jaxspec.checkpoint.tensors import CheckpointError, LazyTensor, Progress, Shape, in_memory
 from jaxspec.models.config import ModelConfig
 
-FORMAT_KEY = "jaxspec_format"
-FORMAT = 1
-PARAMS = "params"
-CONFIG = "config.json"
-MAX_CONFIG = 1 << 22  # bytes
 CHUNK_BYTES = 1 << 25  # one stored piece of a tensor; devices read only the pieces they hold
-
-Shardings = Sharding | Mapping[str, Sharding] | Callable[[str, Shape], Sharding]
-Progress = Callable[[int, int], None]
 
 
 class _LazyHandler(ocp.type_handlers.NumpyHandler):
@@ -87,32 +79,7 @@ def save(
             raise unwritable(path, error) from error
         if write_tokenizer is not None:
             write_tokenizer(folder)
-        # Last, since a folder without it is no checkpoint.
-        (folder / CONFIG).write_text(json.dumps({FORMAT_KEY: FORMAT, **config}, indent=2) + "\n", encoding="utf-8")
-
-
-def is_checkpoint(path: Path) -> bool:
-    """Whether `path` looks like a folder that `save` wrote."""
-    return (path / PARAMS).is_dir() and (path / CONFIG).is_file()
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """The folder's config.json, ours or Hugging Face's. Raises CheckpointError."""
-    file = path / CONFIG
-    if not file.is_file():
-        raise CheckpointError(f"{path}: no {CONFIG}; give a model's folder, or a .gguf file")
-    try:
-        if file.stat().st_size > MAX_CONFIG:
-            raise ValueError(f"it has more than {MAX_CONFIG} bytes")
-        config = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(config, dict):
-            raise ValueError("it is not an object")
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{file}: not a readable config ({error}); fetch the folder again") from None
-    version = config.pop(FORMAT_KEY, FORMAT)
-    if version != FORMAT:
-        raise CheckpointError(f"{file}: {FORMAT_KEY} is {version!r}, this release reads {FORMAT}; convert it again")
-    return config
+        write_config(folder, {FORMAT_KEY: FORMAT, **config})  # last, since a folder without it is no checkpoint
 
 
 def open_folder(path: Path) -> tuple[dict[str, Any], dict[str, LazyTensor]]:
@@ -178,12 +145,3 @@ def restore(
     }
     with _reading(path) as reader:
         return reader.restore(path / PARAMS, args=ocp.args.PyTreeRestore(wanted, restore_args=args))
-
-
-def sharding_of(shardings: Shardings | None, name: str, shape: Shape) -> Sharding:
-    """The sharding of one tensor."""
-    if shardings is None:
-        return SingleDeviceSharding(jax.devices()[0])
-    if isinstance(shardings, Sharding):
-        return shardings
-    return shardings(name, shape) if callable(shardings) else shardings[name]

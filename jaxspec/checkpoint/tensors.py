@@ -10,6 +10,7 @@ from numpy.typing import DTypeLike
 PIECE = 1 << 24  # bytes compared at once
 
 Shape = tuple[int, ...]
+Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
 
 class CheckpointError(ValueError):

@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 
@@ -71,7 +72,7 @@ def test_disk_that_fills_is_one_error_and_nothing_is_left(tmp_path):
 
 def test_too_little_space_is_told_before_writing(tmp_path, monkeypatch):
     source = tiny.write_hf(tmp_path / "source", tiny.hf_config("llama"), tiny.hf_tensors("llama"))
-    monkeypatch.setattr("shutil.disk_usage", lambda path: os.statvfs_result and type("Usage", (), {"free": 1000})())
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
     with pytest.raises(CheckpointError, match=r"bytes are needed and 1,000 are free"):
         convert(source, tmp_path / "model", to="hf")
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
