@@ -8,6 +8,7 @@ import dataclasses
 from typing import Any, NamedTuple, Protocol
 
 import jax
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from jaxspec.models.api import LanguageModel
@@ -155,6 +156,7 @@ class Setup:
     windows: tuple[int, ...]  # padded window widths, ascending; largest lookahead is the last less one
     vocab_size: int  # true vocabulary; ids at or beyond it are padding
     logprobs: bool  # whether the state keeps log-probabilities of emitted tokens
+    mesh: Mesh | None = None  # devices that the state is spread over; None is one device
 
     @property
     def lookahead(self) -> int:

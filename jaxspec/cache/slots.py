@@ -11,12 +11,16 @@ Slots past a row's length hold rejected or padded entries; they are masked when 
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
+
+from jaxspec.sharding import by_rows
 
 
 class LayerCache(NamedTuple):
@@ -61,7 +65,7 @@ def init_cache(
     head_dim: int,
     windows: Sequence[int | None],
     headroom: int,
-    dtype: jnp.dtype,
+    dtype: DTypeLike,
 ) -> Cache:
     """Empty cache of `len(windows)` layers.
 
@@ -113,21 +117,27 @@ def commit(cache: Cache, window: Window, path: Int[Array, "B P"] | None, count: 
             as it stands, a chain.
         count: accepted entries of each row, 0 leaves the row as it is.
     """
-    length = cache.length
 
-    def write(slots: jax.Array, fresh: jax.Array, ring: int | None) -> jax.Array:
-        if path is not None:
-            fresh = jnp.take_along_axis(fresh, path[:, None, :, None], axis=2)
-        fresh = fresh.astype(slots.dtype)
-        for row in range(fresh.shape[0]):
-            slots = _write_row(slots, fresh[row : row + 1], length[row], row, ring)
-        return slots
+    def write(layers: tuple[LayerCache, ...], window: Window, path: jax.Array | None, length: jax.Array) -> tuple:
+        each = zip(layers, window.k, window.v, cache.rings, strict=True)
+        put = functools.partial(_write, path=path, length=length)
+        return tuple(LayerCache(put(layer.k, k, ring=ring), put(layer.v, v, ring=ring)) for layer, k, v, ring in each)
 
-    layers = tuple(
-        LayerCache(write(layer.k, k, ring), write(layer.v, v, ring))
-        for layer, k, v, ring in zip(cache.layers, window.k, window.v, cache.rings, strict=True)
-    )
-    return Cache(layers, length + count, cache.rings)
+    with jax.named_scope("commit"):
+        layers = by_rows(write, len(cache.length))(cache.layers, window, path, cache.length)
+    return Cache(layers, cache.length + count, cache.rings)
+
+
+def _write(
+    slots: jax.Array, fresh: jax.Array, *, path: jax.Array | None, length: jax.Array, ring: int | None
+) -> jax.Array:
+    """The window's entries along the path, of every row that this device holds."""
+    if path is not None:
+        fresh = jnp.take_along_axis(fresh, path[:, None, :, None], axis=2)
+    fresh = fresh.astype(slots.dtype)
+    for row in range(fresh.shape[0]):
+        slots = _write_row(slots, fresh[row : row + 1], length[row], row, ring)
+    return slots
 
 
 def _write_row(slots: jax.Array, fresh: jax.Array, start: jax.Array, row: int, ring: int | None) -> jax.Array:

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from jax.sharding import Mesh
+
 from jaxspec.buckets import WINDOWS
 from jaxspec.contracts import FREE, MODEL, DraftSource, Selector, Setup
 from jaxspec.drafts import early_exit, lm, lookup, none
@@ -25,6 +27,7 @@ def make_setup(
     windows: Sequence[int] = WINDOWS,
     vocab_size: int | None = None,
     logprobs: bool = False,
+    mesh: Mesh | None = None,
 ) -> Setup:
     """Everything static about an engine. All arguments are static: another value is another compiled program.
 
@@ -40,6 +43,7 @@ def make_setup(
         windows: padded window widths to compile, ascending, starting at 1; those above lookahead + 1 are left out.
         vocab_size: true vocabulary; the model's padded one where None.
         logprobs: keep log-probabilities of the emitted tokens.
+        mesh: devices to run on (`jaxspec.sharding.make_mesh`), where the parameters lie already; one device where None.
 
     Raises:
         ValueError: an unknown name, a lookahead that no window holds, or a source that this target cannot serve.
@@ -59,7 +63,7 @@ def make_setup(
         raise ValueError(f"draft sources {names[1:]} have a name twice; give each source once")
     asked = min(lookahead, 4) if model_lookahead is None else model_lookahead
     chosen = select if isinstance(select, Selector) else _selector(select, tuple(sources), largest, asked)
-    return Setup(target, tuple(sources), chosen, verify, widths, vocab, logprobs)
+    return Setup(target, tuple(sources), chosen, verify, widths, vocab, logprobs, mesh)
 
 
 def _windows(lookahead: int, windows: Sequence[int]) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from jaxspec.decode.prefill import prefill
 from jaxspec.decode.request import make_request, needed_capacity, pad_prompts
 from jaxspec.decode.state import State, init_state
 from jaxspec.outcome import FINISH_REASON, RUNNING
+from jaxspec.sharding import place
 from jaxspec.telemetry import Counters
 
 CHUNK = 8
@@ -43,14 +44,12 @@ def start(
     *,
     capacity: int | None = None,
     dtype: Any = jnp.float32,
-    place: Callable[[State], State] = lambda state: state,
 ) -> State:
-    """A prefilled state for `prompts`.
+    """A prefilled state for `prompts`, on the setup's mesh.
 
     Args:
         capacity: tokens a row's buffers hold; the smallest bucket that fits where None. Static (recompiles).
         dtype: of the target's cache.
-        place: puts a fresh state on its devices (`jaxspec.sharding`).
 
     Raises:
         ValueError: a prompt and its max_new_tokens that do not fit.
@@ -59,7 +58,7 @@ def start(
     need = max(needed_capacity(setup, int(n), int(m - n), capacity) for n, m in zip(lengths, limits, strict=True))
     headroom = max(PREFILL[-1], setup.windows[-1])
     tokens = jnp.asarray(pad_prompts(prompts, need))
-    state = place(init_state(setup, tokens, request, headroom=headroom, dtype=dtype))
+    state = place(init_state(setup, tokens, request, headroom=headroom, dtype=dtype), setup.mesh)
     return prefill(setup, params, state, longest=int(lengths.max()))
 
 

@@ -12,6 +12,7 @@ from jaxspec.contracts import EngineParams, Setup
 from jaxspec.decode.state import State
 from jaxspec.decode.step import step
 from jaxspec.outcome import HALTED, RUNNING
+from jaxspec.sharding import constrain
 from jaxspec.telemetry import Counters
 from jaxspec.typing import RowMask, Rows
 
@@ -51,7 +52,7 @@ def loop(
         return done + 1, step(setup, params, state)[0]
 
     _, state = jax.lax.while_loop(going, body, (jnp.int32(0), state))
-    return state, progress(state)
+    return constrain(state, setup.mesh), progress(state)
 
 
 def progress(state: State) -> Progress:

@@ -7,11 +7,13 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.contracts import EngineParams, Setup
-from jaxspec.decode.state import State
+from jaxspec.decode.state import State, on_mesh
 from jaxspec.outcome import LENGTH, RUNNING, STOP
 from jaxspec.sampling import History, gumbel, penalise, pick, token_logprobs, warp
+from jaxspec.sharding import constrain
 
 
+@on_mesh
 def plain_step(setup: Setup, params: EngineParams, state: State) -> State:
     """Every running row's next token: penalise, warp, argmax(log p + Gumbel(seed, position)); argmax at temperature 0."""
     rows = jnp.arange(len(state.length))
@@ -31,14 +33,14 @@ def plain_step(setup: Setup, params: EngineParams, state: State) -> State:
     token = jax.lax.cond(jnp.any(request.warpers.temperature > 0), sampled, lambda: jnp.argmax(logits, -1))[:, 0]
     token = token.astype(jnp.int32)
     at = jnp.where(active, state.length, state.tokens.shape[1])
-    length = state.length + active
+    length = state.length + active.astype(jnp.int32)
     stopped = jnp.any(token[:, None] == request.stop_ids, axis=1)
     ended = jnp.where(stopped, STOP, jnp.where(length >= request.limit, LENGTH, RUNNING))
     logprobs = state.logprobs
     if logprobs is not None:
         fresh = token_logprobs(out.logits, token[:, None], setup.vocab_size)[:, 0]
         logprobs = logprobs.at[rows, at].set(fresh, mode="drop")
-    return dataclasses.replace(
+    fresh = dataclasses.replace(
         state,
         tokens=state.tokens.at[rows, at].set(token, mode="drop"),
         length=length,
@@ -47,6 +49,7 @@ def plain_step(setup: Setup, params: EngineParams, state: State) -> State:
         cache=setup.target.commit(state.cache, out.window, None, active.astype(jnp.int32)),
         rounds=state.rounds + 1,
     )
+    return constrain(fresh, setup.mesh)
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
@@ -60,4 +63,4 @@ def plain_loop(setup: Setup, params: EngineParams, state: State, steps: jax.Arra
     def body(carry: tuple[jax.Array, State]) -> tuple[jax.Array, State]:
         return carry[0] + 1, plain_step(setup, params, carry[1])
 
-    return jax.lax.while_loop(going, body, (jnp.int32(0), state))[1]
+    return constrain(jax.lax.while_loop(going, body, (jnp.int32(0), state))[1], setup.mesh)

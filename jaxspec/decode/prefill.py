@@ -8,7 +8,8 @@ import jax.numpy as jnp
 
 from jaxspec.buckets import PREFILL, bucket
 from jaxspec.contracts import EngineParams, Setup
-from jaxspec.decode.state import State
+from jaxspec.decode.state import State, on_mesh
+from jaxspec.sharding import constrain
 from jaxspec.tree import ancestors, chain
 
 
@@ -38,11 +39,13 @@ def prefill(setup: Setup, params: EngineParams, state: State, *, longest: int) -
 
 
 @functools.partial(jax.jit, static_argnums=(0, 4), donate_argnums=2)
+@on_mesh
 def _chunk(setup: Setup, params: EngineParams, state: State, start: jax.Array, width: int) -> State:
     rows = state.tokens.shape[0]
     tokens = jax.lax.dynamic_slice_in_dim(state.tokens, start, width, axis=1)
-    positions = jnp.broadcast_to(start + jnp.arange(width, dtype=jnp.int32), (rows, width))
-    mask = jnp.broadcast_to(ancestors(chain(width)), (rows, width, width))
+    positions = jnp.broadcast_to(start + jnp.arange(width, dtype=jnp.int32)[None, :], (rows, width))
+    mask = jnp.broadcast_to(ancestors(chain(width))[None], (rows, width, width))
     out = setup.target.forward(params.target, tokens, positions, mask, state.cache, logits=False)
     count = jnp.clip(state.length - 1 - start, 0, width)
-    return dataclasses.replace(state, cache=setup.target.commit(state.cache, out.window, None, count))
+    cache = setup.target.commit(state.cache, out.window, None, count)
+    return constrain(dataclasses.replace(state, cache=cache), setup.mesh)

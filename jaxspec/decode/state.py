@@ -1,15 +1,22 @@
 """What evolves from round to round: one frozen pytree, batch axis first, donated to every call of the loop."""
 
 import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from jaxspec.contracts import Request, Setup, View
 from jaxspec.outcome import RUNNING
+from jaxspec.sharding import within
 from jaxspec.telemetry import Counters, init_counters
 from jaxspec.typing import PyTree, Rows
+
+Result = TypeVar("Result")
 
 
 @jax.tree_util.register_dataclass
@@ -34,7 +41,7 @@ class State:
 
 
 def init_state(
-    setup: Setup, tokens: Int[Array, "B S"], request: Request, *, headroom: int, dtype: jnp.dtype = jnp.float32
+    setup: Setup, tokens: Int[Array, "B S"], request: Request, *, headroom: int, dtype: DTypeLike = jnp.float32
 ) -> State:
     """State before prefill: nothing is in any cache.
 
@@ -57,6 +64,17 @@ def init_state(
         counters=init_counters(rows, len(setup.sources), setup.lookahead, len(setup.windows)),
         rounds=jnp.int32(0),
     )
+
+
+def on_mesh(function: Callable[..., Result]) -> Callable[..., Result]:
+    """`function(setup, ...)` traced with the setup's mesh known to the commits in it."""
+
+    @functools.wraps(function)
+    def traced(setup: Setup, *args: Any) -> Result:
+        with within(setup.mesh):
+            return function(setup, *args)
+
+    return traced
 
 
 def look(state: State) -> View:

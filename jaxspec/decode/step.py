@@ -10,9 +10,10 @@ from jaxtyping import Array, Int
 
 from jaxspec.buckets import bucket_index
 from jaxspec.contracts import Choice, EngineParams, Proposal, Setup, Verdict, View
-from jaxspec.decode.state import State, look
+from jaxspec.decode.state import State, look, on_mesh
 from jaxspec.drafts import bank
 from jaxspec.outcome import LENGTH, RUNNING, STOP
+from jaxspec.sharding import constrain
 from jaxspec.telemetry import count
 from jaxspec.typing import PyTree, Rows
 from jaxspec.verify.window import Judged, judge
@@ -28,6 +29,7 @@ class StepInfo(NamedTuple):
     width: Int[Array, ""]  # index of the window width the target ran
 
 
+@on_mesh
 def step(setup: Setup, params: EngineParams, state: State) -> tuple[State, StepInfo]:
     """One round for every row; finished rows stay as they are. Pure; jit with `setup` static and `state` donated.
 
@@ -63,7 +65,7 @@ def step(setup: Setup, params: EngineParams, state: State) -> tuple[State, StepI
         ),
         rounds=state.rounds + 1,
     )
-    return fresh, StepInfo(choice, proposal, verdict, caught_up, width)
+    return constrain(fresh, setup.mesh), StepInfo(choice, proposal, verdict, caught_up, width)
 
 
 def _judge(
@@ -97,9 +99,9 @@ def _emit(view: View, judged: Judged) -> tuple[Verdict, Rows]:
     accepted 3, emitted  5 8 2 9, stop id 2   ->   count 3, outcome STOP
     """
     request = view.request
-    index = jnp.arange(judged.emitted.shape[1], dtype=jnp.int32)
+    index = jnp.arange(judged.emitted.shape[1], dtype=jnp.int32)[None, :]
     stops = jnp.any(judged.emitted[:, :, None] == request.stop_ids[:, None, :], axis=-1)
-    first = jnp.min(jnp.where(stops, index, index.shape[0]), axis=1)
+    first = jnp.min(jnp.where(stops, index, index.shape[1]), axis=1)
     room = request.limit - view.length
     whole = jnp.minimum(judged.accepted + 1, room)
     count_ = jnp.where(view.active, jnp.minimum(whole, first + 1), 0)
@@ -116,7 +118,7 @@ def _append(state: State, verdict: Verdict) -> tuple[jax.Array, jax.Array | None
 
     length 4, emitted 7 8, count 2:   index - length   -4 -3 -2 -1  0  1  2
     """
-    offset = jnp.arange(state.tokens.shape[1], dtype=jnp.int32) - state.length[:, None]
+    offset = jnp.arange(state.tokens.shape[1], dtype=jnp.int32)[None, :] - state.length[:, None]
     fresh = (offset >= 0) & (offset < verdict.count[:, None])
     at = jnp.clip(offset, 0, verdict.emitted.shape[1] - 1)
 
