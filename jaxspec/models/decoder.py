@@ -1,8 +1,11 @@
 """One decoder-only transformer in Flax NNX; the families differ by the flags of their config."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxspec.cache import Cache, LayerCache, Window, visible
@@ -15,7 +18,7 @@ from jaxspec.models.rope import frequencies
 class FeedForward(nnx.Module):
     """Gated feed-forward: down(act(gate x) * up x)."""
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype):
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
         c = config
         self.gate_proj = Linear(c.hidden_size, c.intermediate_size, bias=c.mlp_bias, rngs=rngs, dtype=dtype)
         self.up_proj = Linear(c.hidden_size, c.intermediate_size, bias=c.mlp_bias, rngs=rngs, dtype=dtype)
@@ -29,7 +32,7 @@ class FeedForward(nnx.Module):
 class Layer(nnx.Module):
     """Attention and feed-forward, each behind a norm (and before one, where the family says so)."""
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype):
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
         size = config.hidden_size
         self.input_layernorm = RMSNorm(size, config, dtype=dtype)
         self.self_attn = Attention(config, rngs=rngs, dtype=dtype)
@@ -60,14 +63,14 @@ class Layer(nnx.Module):
 class Embedding(nnx.Module):
     """Token vectors [V, D]."""
 
-    def __init__(self, rows: int, size: int, *, rngs: nnx.Rngs, dtype: jnp.dtype):
+    def __init__(self, rows: int, size: int, *, rngs: nnx.Rngs, dtype: DTypeLike):
         self.weight = nnx.Param(jax.random.normal(rngs.params(), (rows, size), dtype) * jnp.asarray(0.02, dtype))
 
 
 class Decoder(nnx.Module):
     """Embedding, layers, final norm, output matrix."""
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype = jnp.float32):
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs, dtype: DTypeLike = jnp.float32):
         c = config
         self.config = c
         self.embed_tokens = Embedding(c.vocab_size, c.hidden_size, rngs=rngs, dtype=dtype)
@@ -109,10 +112,17 @@ class Decoder(nnx.Module):
                 masks[kind] = _masks(cache.length, positions, seen, mask, past, window, ring)
             old = None if carried is None else (carried.k[index - start], carried.v[index - start])
             local = c.rope_local_theta is not None and window is not None
-            x, k, v = self.layers[index](x, ropes[local], past, masks[kind][0], old, masks[kind][1])
+            graph, weights = nnx.split(self.layers[index])
+            x, k, v = _run(graph, weights, x, ropes[local], past, masks[kind][0], old, masks[kind][1])
             keys.append(k)
             values.append(v)
         return x, Window(tuple(keys), tuple(values), positions)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _run(graph: nnx.GraphDef[Layer], weights: nnx.State, *inputs: object) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """One layer. Jitted so that layers of one shape are traced once, not once a layer; XLA inlines the calls."""
+    return nnx.merge(graph, weights)(*inputs)
 
 
 def _kinds(config: ModelConfig) -> tuple[bool, ...]:
