@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 
 from jaxspec.cache import Window, commit, init_cache
 from jaxspec.models.config import ModelConfig
@@ -51,7 +52,7 @@ class LanguageModel(NamedTuple):
 class InitCache(Protocol):
     """Empty cache for rows x capacity tokens; at most `headroom` tokens are committed at once."""
 
-    def __call__(self, rows: int, capacity: int, *, headroom: int, dtype: jnp.dtype = ...) -> PyTree: ...
+    def __call__(self, rows: int, capacity: int, *, headroom: int, dtype: DTypeLike = ...) -> PyTree: ...
 
 
 class Commit(Protocol):
@@ -75,7 +76,7 @@ def language_model(config: ModelConfig) -> LanguageModel:
         x, window = module(x, positions, mask, cache, carried, start, stop)
         return Output(module.head(x) if logits else None, x.transpose(1, 2, 0), window)
 
-    def empty(rows: int, capacity: int, *, headroom: int, dtype: jnp.dtype = jnp.float32) -> PyTree:
+    def empty(rows: int, capacity: int, *, headroom: int, dtype: DTypeLike = jnp.float32) -> PyTree:
         windows = tuple(config.window(i) for i in range(config.num_layers))
         heads, size = config.num_kv_heads, config.head_dim
         return init_cache(rows, capacity, kv_heads=heads, head_dim=size, windows=windows, headroom=headroom, dtype=dtype)
@@ -90,7 +91,7 @@ def bind(module: Decoder) -> tuple[LanguageModel, Params]:
     return language_model(module.config), params
 
 
-def parameter_shapes(config: ModelConfig, dtype: jnp.dtype = jnp.float32) -> dict[str, jax.ShapeDtypeStruct]:
+def parameter_shapes(config: ModelConfig, dtype: DTypeLike = jnp.float32) -> dict[str, jax.ShapeDtypeStruct]:
     """Name, shape and dtype of every parameter of a config, without allocating any."""
     abstract = nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0), dtype=dtype))
     flat = nnx.to_flat_state(nnx.state(abstract, nnx.Param))

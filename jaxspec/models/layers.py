@@ -8,6 +8,7 @@ tokens as columns. On CPUs a window of 8 then reads the weights at nearly the sp
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from jaxspec.models.config import ModelConfig
@@ -16,7 +17,7 @@ from jaxspec.models.config import ModelConfig
 class Linear(nnx.Module):
     """y = W x (+ b) over the leading feature axis."""
 
-    def __init__(self, in_size: int, out_size: int, *, bias: bool, rngs: nnx.Rngs, dtype: jnp.dtype):
+    def __init__(self, in_size: int, out_size: int, *, bias: bool, rngs: nnx.Rngs, dtype: DTypeLike):
         scale = jnp.asarray(in_size**-0.5, dtype)
         self.weight = nnx.Param(jax.random.normal(rngs.params(), (out_size, in_size), dtype) * scale)
         self.bias = nnx.Param(jnp.zeros(out_size, dtype)) if bias else None
@@ -36,7 +37,7 @@ def linear(weight: Float[Array, "O I"], x: Float[Array, "I B T"]) -> Float[Array
 class RMSNorm(nnx.Module):
     """Root-mean-square norm over an axis, computed in float32 (Zhang and Sennrich, 2019)."""
 
-    def __init__(self, size: int, config: ModelConfig, *, dtype: jnp.dtype):
+    def __init__(self, size: int, config: ModelConfig, *, dtype: DTypeLike):
         self.weight = nnx.Param(jnp.full(size, 1.0 - config.norm_offset, dtype))
         self.eps = config.norm_eps
         self.offset = config.norm_offset

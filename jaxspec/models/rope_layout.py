@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxspec.models.config import RopeScaling
 from jaxspec.models.families import FULL, SLIDING, Family, Fields
-from jaxspec.models.limits import SCALING_FIELDS, check_number
+from jaxspec.models.limits import SCALING_FIELDS, check_integer, check_number
 
 if TYPE_CHECKING:
     from jaxspec.models.config import ModelConfig

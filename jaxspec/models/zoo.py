@@ -84,7 +84,8 @@ def config_to_hf(config: ModelConfig) -> dict[str, Any]:
     hf |= {"num_key_value_heads": config.num_kv_heads, "head_dim": config.head_dim}
     activation = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}[config.activation]
     hf["hidden_activation" if gemma else "hidden_act"] = activation
-    hf |= {"bos_token_id": config.bos_id, "eos_token_id": _as_token_id(config.eos_ids)}
+    # a default of transformers may lie beyond a small vocabulary, and an unpadded row needs none
+    hf |= {"bos_token_id": config.bos_id, "eos_token_id": _as_token_id(config.eos_ids), "pad_token_id": None}
     said = {
         "attention_bias": config.qkv_bias and config.out_bias,
         "mlp_bias": config.mlp_bias,
@@ -153,7 +154,7 @@ def _query_scale(fields: Fields) -> float | None:
     return float(scalar) ** -0.5
 
 
-def _inverse_square(scale: float) -> float:
+def _inverse_square(scale: float) -> int | float:
     """The scalar of which `scale` is the inverse root, whole where a whole one gives it."""
     whole = round(scale**-2)
     return whole if whole and whole**-0.5 == scale else scale**-2
