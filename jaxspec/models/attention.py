@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
 from jaxspec.cache import LayerCache
@@ -15,7 +16,7 @@ NEGATIVE = -0.7 * float(jnp.finfo(jnp.float32).max)  # finite, so that a row tha
 class Attention(nnx.Module):
     """Projections, rotary embedding and the two-part softmax; returns the window's keys and values, writes nothing."""
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype):
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
         c, q_size, kv_size = config, config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         self.q_proj = Linear(c.hidden_size, q_size, bias=c.qkv_bias, rngs=rngs, dtype=dtype)
         self.k_proj = Linear(c.hidden_size, kv_size, bias=c.qkv_bias, rngs=rngs, dtype=dtype)
@@ -72,19 +73,32 @@ def attend(
     softmax over [past, window] = (e_past V_past + e_window V_window) / (sum e_past + sum e_window),
     with e = exp(score - max).
     """
-    precision = jax.lax.Precision.HIGHEST
+    kv_heads, groups, size, rows, width = q.shape
+    # [B, K, G T, H]: the caches stay as they lie, batch axes first; only what is as small as the window is turned.
+    queries = q.transpose(3, 0, 1, 4, 2).reshape(rows, kv_heads, groups * width, size)
 
     def scores(k: jax.Array, seen: jax.Array) -> jax.Array:
-        s = jnp.einsum("kghbt,bksh->bkgts", q, k, precision=precision, preferred_element_type=jnp.float32)
+        s = _product(queries, k.astype(q.dtype), 3).reshape(rows, kv_heads, groups, width, -1)
         return jnp.where(seen[:, None, None], softcap(s * scale, cap), NEGATIVE)
 
     def mix(weights: jax.Array, v: jax.Array) -> jax.Array:
-        weights = weights.astype(v.dtype)
-        return jnp.einsum("bkgts,bksh->kghbt", weights, v, precision=precision, preferred_element_type=jnp.float32)
+        return _product(weights.reshape(rows, kv_heads, groups * width, -1).astype(v.dtype), v, 2)
 
-    old, new = scores(past.k.astype(q.dtype), past_mask), scores(keys, mask)
+    old, new = scores(past.k, past_mask), scores(keys, mask)
     top = jnp.maximum(old.max(-1, keepdims=True), new.max(-1, keepdims=True))
     old, new = jnp.exp(old - top), jnp.exp(new - top)
     total = old.sum(-1) + new.sum(-1)  # [B, K, G, T]
     mixed = mix(old, past.v.astype(values.dtype)) + mix(new, values)
-    return mixed / total.transpose(1, 2, 0, 3)[:, :, None]
+    mixed = mixed.reshape(rows, kv_heads, groups, width, size) / total[..., None]
+    return mixed.transpose(1, 2, 4, 0, 3)
+
+
+def _product(left: Float[Array, "B K M X"], right: jax.Array, axis: int) -> Float[Array, "B K M Y"]:
+    """left times right over `axis` of right (3: its transpose), a matrix product for each row and head; in float32."""
+    return jax.lax.dot_general(
+        left,
+        right,
+        (((3,), (axis,)), ((0, 1), (0, 1))),
+        precision=jax.lax.Precision.HIGHEST,
+        preferred_element_type=jnp.float32,
+    )
