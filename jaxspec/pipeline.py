@@ -8,13 +8,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from jaxspec import decode, telemetry
 from jaxspec.checkpoint import load_params, open_checkpoint
 from jaxspec.contracts import EngineParams, Request, Setup
-from jaxspec.models import LanguageModel, ModelConfig, language_model
+from jaxspec.models import LanguageModel, ModelConfig, language_model, parameter_shapes
 from jaxspec.outcome import FINISH_REASON, HALTED, RUNNING, STOP
 from jaxspec.sampling import warpers
+from jaxspec.sharding import make_mesh, param_shardings, replicated
 from jaxspec.text import StopStream, Tokenizer, compare_vocabularies, from_folder, from_gguf
 from jaxspec.typing import Params
 
@@ -54,8 +56,21 @@ class Answer:
     stats: dict[str, Any]
 
 
-def load_model(name: str, *, dtype: str = "float32", progress: LoadProgress | None = None) -> Loaded:
+def load_model(
+    name: str,
+    *,
+    dtype: str = "float32",
+    mesh: Mesh | None = None,
+    split: bool = False,
+    progress: LoadProgress | None = None,
+) -> Loaded:
     """A checkpoint by folder, file, hub id or the default target's name, with its tokenizer.
+
+    Args:
+        dtype: of the weights: "float32", "bfloat16" or "float16".
+        mesh: devices to load onto, straight from the file; the default device where None.
+        split: tensor-parallel over the mesh's model axis; on every device whole where False.
+        progress: told (name, bytes done, bytes in all).
 
     Raises:
         ValueError: an unknown dtype or family, a broken or missing checkpoint, a folder without a tokenizer.
@@ -67,7 +82,14 @@ def load_model(name: str, *, dtype: str = "float32", progress: LoadProgress | No
     where = source.tokenizer
     tokenizer = from_gguf(where) if isinstance(where, Mapping) else from_folder(where)
     told = None if progress is None else lambda done, total: progress(name, done, total)
-    return Loaded(name, language_model(config), load_params(source, dtype=DTYPES[dtype], progress=told), tokenizer)
+    shardings = None if mesh is None else _shardings(config, mesh, split=split)
+    params = load_params(source, dtype=DTYPES[dtype], shardings=shardings, progress=told)
+    return Loaded(name, language_model(config), params, tokenizer)
+
+
+def _shardings(config: ModelConfig, mesh: Mesh, *, split: bool) -> dict[str, jax.sharding.NamedSharding]:
+    shapes = parameter_shapes(config)
+    return param_shardings(shapes, mesh, head_dim=config.head_dim) if split else replicated(shapes, mesh)
 
 
 def load(
@@ -90,6 +112,7 @@ def load(
         lookahead: drafts a round at the most.
         verify: "greedy", "coupled" or "rejection"; where None, greedy at temperature 0 and coupled above.
         dtype: of weights and caches: "float32", "bfloat16" or "float16".
+        mesh: devices by axis, "data=1,model=4": rows over data, the target over model, drafts on every device.
         progress: told (name, bytes done, bytes in all) while weights load.
 
     Raises:
@@ -97,9 +120,11 @@ def load(
     """
     for draft in drafts:
         check_draft(draft)
-    main = load_model(target, dtype=dtype, progress=progress)
-    models = {d: load_model(d.removeprefix("lm:"), dtype=dtype, progress=progress) for d in drafts if d.startswith("lm:")}
-    pipeline = Pipeline(main, tuple(drafts), models, select, lookahead, verify, dtype)
+    devices = None if mesh is None else make_mesh(mesh)
+    main = load_model(target, dtype=dtype, mesh=devices, split=True, progress=progress)
+    small = [draft for draft in drafts if draft.startswith("lm:")]
+    models = {d: load_model(d.removeprefix("lm:"), dtype=dtype, mesh=devices, progress=progress) for d in small}
+    pipeline = Pipeline(main, tuple(drafts), models, select, lookahead, verify, dtype, devices)
     pipeline.setup(sampled=False, logprobs=False)  # refuses bad names now
     return pipeline
 
@@ -123,8 +148,9 @@ class Pipeline:
         lookahead: int,
         verify: str | None,
         dtype: str,
+        mesh: Mesh | None = None,
     ):
-        self.target, self.drafts, self.models = target, drafts, dict(models)
+        self.target, self.drafts, self.models, self.mesh = target, drafts, dict(models), mesh
         self.select, self.lookahead, self.verify, self.dtype = select, lookahead, verify, DTYPES[dtype]
         vocabulary = target.tokenizer.vocabulary()
         self.vocab_size = min(len(vocabulary), target.model.config.vocab_size)
@@ -144,6 +170,7 @@ class Pipeline:
             lookahead=self.lookahead if self.drafts else 0,
             vocab_size=self.vocab_size,
             logprobs=logprobs,
+            mesh=self.mesh,
         )
 
     def encode(self, prompt: str | Messages, *, chat: bool) -> list[int]:
