@@ -77,13 +77,14 @@ def test_the_first_draft_is_judged_too(mode):
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("mode", VERIFIERS)
 def test_drafts_that_are_no_token_are_refused_and_a_window_without_drafts_works(mode, temperature):
-    logits = jnp.zeros((2, 2, VOCAB)).at[:, :, VOCAB - 1].set(60.0)
-    drafts = jnp.array([[-1], [VOCAB]], jnp.int32)
-    accepted, token = judge(mode, logits, drafts, jnp.ones(2, jnp.int32), temperature=temperature)
-    np.testing.assert_array_equal(accepted, [0, 0])
-    np.testing.assert_array_equal(token, [VOCAB - 1, VOCAB - 1])
-    alone = judge(mode, logits[:, :1], drafts[:, :0], jnp.zeros(2, jnp.int32), temperature=temperature)
-    np.testing.assert_array_equal(alone, [[0, 0], [VOCAB - 1, VOCAB - 1]])
+    likely = jnp.array([0, 0, VOCAB - 1, VOCAB - 1], jnp.int32)  # what a wrapped or clipped id would be taken for
+    logits = 60 * jnp.broadcast_to(jax.nn.one_hot(likely, VOCAB)[:, None], (4, 2, VOCAB))
+    drafts = jnp.array([[-1], [VOCAB], [-1], [VOCAB]], jnp.int32)
+    accepted, token = judge(mode, logits, drafts, jnp.ones(4, jnp.int32), temperature=temperature)
+    np.testing.assert_array_equal(accepted, jnp.zeros(4))
+    np.testing.assert_array_equal(token, likely)
+    alone = judge(mode, logits[:, :1], drafts[:, :0], jnp.zeros(4, jnp.int32), temperature=temperature)
+    np.testing.assert_array_equal(alone, [accepted, likely])
 
 
 def test_an_unknown_mode_is_refused_with_those_there_are():
