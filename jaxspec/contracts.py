@@ -125,7 +125,7 @@ class DraftSource(NamedTuple):
 
     name: str
     cost: str  # FREE: proposes for every row each round. MODEL: runs only in rounds in which a row chose it
-    init: Any  # (rows, capacity) -> state; capacity in tokens
+    init: Any  # (rows, capacity, dtype) -> state; capacity in tokens, dtype of a cache
     propose: Propose
     observe: Observe
     catch_up: CatchUp | None  # None for sources that never lag

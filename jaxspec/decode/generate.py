@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from jaxspec.buckets import PREFILL
 from jaxspec.contracts import EngineParams, Request, Setup
@@ -43,13 +44,13 @@ def start(
     request: Request,
     *,
     capacity: int | None = None,
-    dtype: Any = jnp.float32,
+    dtype: DTypeLike | None = None,
 ) -> State:
     """A prefilled state for `prompts`, on the setup's mesh.
 
     Args:
         capacity: tokens a row's buffers hold; the smallest bucket that fits where None. Static (recompiles).
-        dtype: of the target's cache.
+        dtype: of the caches; that of the target's largest parameter where None.
 
     Raises:
         ValueError: a prompt and its max_new_tokens that do not fit.
@@ -58,8 +59,12 @@ def start(
     need = max(needed_capacity(setup, int(n), int(m - n), capacity) for n, m in zip(lengths, limits, strict=True))
     headroom = max(PREFILL[-1], setup.windows[-1])
     tokens = jnp.asarray(pad_prompts(prompts, need))
-    state = place(init_state(setup, tokens, request, headroom=headroom, dtype=dtype), setup.mesh)
+    state = place(init_state(setup, tokens, request, headroom=headroom, dtype=dtype or _dtype(params)), setup.mesh)
     return prefill(setup, params, state, longest=int(lengths.max()))
+
+
+def _dtype(params: EngineParams) -> DTypeLike:
+    return max(jax.tree.leaves(params.target), key=lambda leaf: leaf.size).dtype
 
 
 def stream(
@@ -90,7 +95,7 @@ def generate(
     *,
     max_new_tokens: int | Sequence[int],
     capacity: int | None = None,
-    dtype: Any = jnp.float32,
+    dtype: DTypeLike | None = None,
     **options: Any,
 ) -> Generation:
     """Generate for every prompt and wait for the end.

@@ -48,7 +48,7 @@ def init_state(
     Args:
         tokens: [B, S] int32 prompts, left-aligned; S is the capacity in tokens.
         headroom: widest window that will be committed at once, in tokens.
-        dtype: of the target's cache.
+        dtype: of the caches.
     """
     rows, capacity = tokens.shape
     tokens, length, request = jax.tree.map(jnp.copy, (tokens, request.prompt_length, request))  # the state is donated
@@ -58,7 +58,7 @@ def init_state(
         outcome=jnp.full(rows, RUNNING, jnp.int32),
         logprobs=jnp.zeros((rows, capacity), jnp.float32) if setup.logprobs else None,
         cache=setup.target.init_cache(rows, capacity, headroom=headroom, dtype=dtype),
-        sources=tuple(source.init(rows, capacity) for source in setup.sources),
+        sources=tuple(source.init(rows, capacity, dtype) for source in setup.sources),
         selector=setup.selector.init(rows, len(setup.sources)),
         request=request,
         counters=init_counters(rows, len(setup.sources), setup.lookahead, len(setup.windows)),

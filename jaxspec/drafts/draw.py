@@ -77,7 +77,7 @@ def draw(
     proposal = proposal._replace(
         tokens=put(proposal.tokens, token.astype(jnp.int32), depth, 1),
         confidence=put(proposal.confidence, top, depth, 1),
-        count=proposal.count + alive,
+        count=proposal.count + alive.astype(jnp.int32),
         q_log=None if proposal.q_log is None else put(proposal.q_log, law, depth, 1),
     )
     return Drawing(proposal, alive)

@@ -68,7 +68,7 @@ def early_exit(
     return DraftSource(
         name=f"exit:{layers}",
         cost=MODEL,
-        init=lambda rows, capacity: (),
+        init=lambda rows, capacity, dtype: (),
         propose=functools.partial(_propose, exit_),
         observe=lambda state, scratch, view, ran, verdict: state,
         catch_up=None,
@@ -89,9 +89,9 @@ def _propose(
 
     def run(tokens: jax.Array, depth: jax.Array, scratch: Scratch | None, *, logits: bool) -> tuple:
         """Window token `depth` [B, 1] through the first layers, after the ones in scratch."""
-        positions = view.length[:, None] - 1 + depth + jnp.arange(tokens.shape[1], dtype=jnp.int32)
+        positions = view.length[:, None] - 1 + depth + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None, :]
         own = jnp.ones((rows, tokens.shape[1], tokens.shape[1]), bool)
-        seen = own if scratch is None else jnp.broadcast_to((slots < depth) | (slots == carried), (rows, 1, carried + 1))
+        seen = own if scratch is None else jnp.broadcast_to(((slots < depth) | (slots == carried))[None, None], (rows, 1, carried + 1))
         window = None if scratch is None else scratch.window
         layers = (0, exit_.layers)
         out = exit_.model.forward(params.target, tokens, positions, seen, view.cache, window, layers=layers, logits=logits)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from jaxspec.buckets import bucket_index
 from jaxspec.contracts import MODEL, DraftSource, EngineParams, Proposal, Verdict, View
@@ -64,7 +65,6 @@ def lm(
     vocab_size: int,
     vocab_width: int,
     verify: str,
-    dtype: jnp.dtype = jnp.float32,
 ) -> DraftSource:
     """Draft with a language model; its parameters are `EngineParams.drafts[name]`.
 
@@ -75,14 +75,13 @@ def lm(
         vocab_size: true vocabulary of the target. Static.
         vocab_width: the target's padded vocabulary. Static.
         verify: "rejection" keeps the draft's laws, "coupled" draws with the target's noise. Static.
-        dtype: of the draft's cache.
 
     Source: Leviathan et al. 2023, Chen et al. 2023.
     """
     draft = Draft(name, model, lookahead, vocab_size, vocab_width, verify)
     headroom = max(CATCH_UP, FIRST[-1] + lookahead)
 
-    def init(rows: int, capacity: int) -> LMState:
+    def init(rows: int, capacity: int, dtype: DTypeLike) -> LMState:
         cache = model.init_cache(rows, capacity + headroom, headroom=headroom, dtype=dtype)
         return LMState(cache, jnp.zeros(rows, jnp.int32))
 
@@ -130,9 +129,9 @@ def _pass(
     draft: Draft, params: EngineParams, view: View, state: LMState, width: int, *, logits: bool
 ) -> Output:
     """The `width` known tokens after the cache's; those past the end are padding that nothing attends to."""
-    at = state.length[:, None] + jnp.arange(width, dtype=jnp.int32)
+    at = state.length[:, None] + jnp.arange(width, dtype=jnp.int32)[None, :]
     tokens = jnp.take_along_axis(view.tokens, jnp.minimum(at, view.tokens.shape[1] - 1), axis=1)
-    mask = jnp.broadcast_to(ancestors(chain(width)), (len(at), width, width))
+    mask = jnp.broadcast_to(ancestors(chain(width))[None], (len(at), width, width))
     return draft.model.forward(params.drafts[draft.name], tokens, at, mask, state.cache, logits=logits)
 
 
@@ -156,7 +155,7 @@ def _propose(
     take = functools.partial(
         draw, view=view, lookahead=lookahead, coupled=draft.verify == "coupled", vocab=draft.vocab_size, width=draft.vocab_width
     )
-    slots = jnp.arange(carried + 1, dtype=jnp.int32)
+    slots = jnp.arange(carried + 1, dtype=jnp.int32)[None, :]
 
     def body(carry: tuple[jax.Array, Drawing, PyTree]) -> tuple[jax.Array, Drawing, PyTree]:
         depth, drawing, window = carry
@@ -187,7 +186,7 @@ def _observe(draft: Draft, state: LMState, scratch: Scratch, view: View, ran: Ro
     """
     emitted = jnp.minimum(jnp.maximum(verdict.count - 1, 0), scratch.drafts)
     count = jnp.where(ran, scratch.first + emitted, 0)
-    index = jnp.arange(FIRST[-1] + draft.lookahead, dtype=jnp.int32)
+    index = jnp.arange(FIRST[-1] + draft.lookahead, dtype=jnp.int32)[None, :]
     path = jnp.where(index < scratch.first[:, None], index, index - scratch.first[:, None] + FIRST[-1])
     path = jnp.minimum(path, FIRST[-1] + draft.lookahead - 1)
     return LMState(draft.model.commit(state.cache, scratch.window, path, count), state.length + count)

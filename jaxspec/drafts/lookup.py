@@ -46,7 +46,7 @@ def lookup(*, max_match: int = 4, min_match: int = 2, lookahead: int) -> DraftSo
     return DraftSource(
         name="lookup",
         cost=FREE,
-        init=lambda rows, capacity: (),
+        init=lambda rows, capacity, dtype: (),
         propose=propose,
         observe=lambda state, scratch, view, ran, verdict: state,
         catch_up=None,
@@ -70,7 +70,7 @@ def longest_match(tokens: Int[Array, "S"], length: Int[Array, ""], most: int) ->
         # does the token `back` places before index equal the token `back` places before the end?
         wanted = tokens[jnp.maximum(length - 1 - back, 0)]
         alive = alive & (index >= back) & (jnp.roll(tokens, back) == wanted)
-        match = match + alive
+        match = match + alive.astype(jnp.int32)
     best = jnp.argmax(match * tokens.shape[0] + index)
     return best.astype(jnp.int32), match[best]
 

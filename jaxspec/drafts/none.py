@@ -19,7 +19,7 @@ def none(*, lookahead: int) -> DraftSource:
     return DraftSource(
         name="none",
         cost=FREE,
-        init=lambda rows, capacity: (),
+        init=lambda rows, capacity, dtype: (),
         propose=propose,
         observe=lambda state, scratch, view, ran, verdict: state,
         catch_up=None,

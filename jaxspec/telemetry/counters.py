@@ -42,15 +42,15 @@ def count(
 ) -> Counters:
     """One round more; finished rows count nothing. `width` is the index of the window width the target ran."""
     rows, sources, depth = counters.proposed.shape
-    mine = (jnp.arange(sources, dtype=jnp.int32) == source[:, None]) & active[:, None]
+    mine = (jnp.arange(sources, dtype=jnp.int32)[None, :] == source[:, None]) & active[:, None]
 
     def by_depth(drafts: Rows) -> Int[Array, "B N A"]:
-        reached = jnp.arange(depth, dtype=jnp.int32) < drafts[:, None]
+        reached = jnp.arange(depth, dtype=jnp.int32)[None, :] < drafts[:, None]
         return (mine[:, :, None] & reached[:, None, :]).astype(jnp.int32)
 
     return Counters(
         rounds=counters.rounds + mine.astype(jnp.int32),
-        emitted=counters.emitted + mine * emitted[:, None],
+        emitted=counters.emitted + jnp.where(mine, emitted[:, None], 0),
         proposed=counters.proposed + by_depth(proposed),
         accepted=counters.accepted + by_depth(accepted),
         catch_up=counters.catch_up + catch_up,

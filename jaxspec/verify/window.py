@@ -49,12 +49,12 @@ def judge(
     history = History(view.tokens, view.length, view.request.prompt_length)
     causal = jnp.asarray(ancestors(chain(width)))
     logits = penalise(raw, view.request.warpers, history, window, causal, view.request.stop_ids, setup.vocab_size)
-    judged = view.length[:, None] + jnp.arange(width, dtype=jnp.int32)
+    judged = view.length[:, None] + jnp.arange(width, dtype=jnp.int32)[None, :]
     q_log = None if proposal.q_log is None else proposal.q_log[:, : width - 1]
     accepted, following = verifier(setup.verify)(
         logits, drafts, proposal.count, q_log, proposal.sampled, view.request.warpers, view.request.seed, judged
     )
-    index = jnp.arange(width, dtype=jnp.int32)
+    index = jnp.arange(width, dtype=jnp.int32)[None, :]
     shifted = jnp.concatenate([drafts, jnp.zeros_like(pending)], axis=1)
     emitted = jnp.where(index == accepted[:, None], following[:, None], shifted)
     spare = ((0, 0), (0, setup.windows[-1] - width))
@@ -71,8 +71,8 @@ def _forward(
     setup: Setup, params: EngineParams, view: View, window: Tokens, reuse: Reuse | None, layers: int
 ) -> Output:
     rows, width = window.shape
-    positions = view.length[:, None] - 1 + jnp.arange(width, dtype=jnp.int32)
-    mask = jnp.broadcast_to(ancestors(chain(width)), (rows, width, width))
+    positions = view.length[:, None] - 1 + jnp.arange(width, dtype=jnp.int32)[None, :]
+    mask = jnp.broadcast_to(ancestors(chain(width))[None], (rows, width, width))
     forward = setup.target.forward
     if reuse is None:
         return forward(params.target, window, positions, mask, view.cache)
