@@ -51,7 +51,7 @@ class Window(NamedTuple):
 
 
 def ring_size(window: int | None, capacity: int, headroom: int) -> int | None:
-    """Slots of the ring of a layer, or None where the layer keeps every position (no window, or a ring saves nothing)."""
+    """Slots of a layer's ring, or None where the layer keeps every position (no window, or a ring saves nothing)."""
     if window is None or window + 2 * headroom >= capacity:
         return None
     return window + headroom
@@ -156,8 +156,8 @@ def _write_row(slots: jax.Array, fresh: jax.Array, start: jax.Array, row: int, r
 
 def first_tokens(window: Window, width: int) -> Window:
     """The first `width` tokens of a window."""
-    cut = tuple(tuple(leaf[:, :, :width] for leaf in leaves) for leaves in (window.k, window.v))
-    return Window(*cut, window.positions[:, :width])
+    k, v = (tuple(leaf[:, :, :width] for leaf in leaves) for leaves in (window.k, window.v))
+    return Window(k, v, window.positions[:, :width])
 
 
 def join(lower: Window, upper: Window) -> Window:

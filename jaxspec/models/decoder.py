@@ -13,6 +13,7 @@ from jaxspec.models.attention import Attention
 from jaxspec.models.config import ModelConfig
 from jaxspec.models.layers import Linear, RMSNorm, activation, linear, rope_tables, softcap
 from jaxspec.models.rope import frequencies
+from jaxspec.typing import PyTree
 
 
 class FeedForward(nnx.Module):
@@ -120,7 +121,7 @@ class Decoder(nnx.Module):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _run(graph: nnx.GraphDef[Layer], weights: nnx.State, *inputs: object) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _run(graph: PyTree, weights: PyTree, *inputs: object) -> tuple[jax.Array, jax.Array, jax.Array]:
     """One layer. Jitted so that layers of one shape are traced once, not once a layer; XLA inlines the calls."""
     return nnx.merge(graph, weights)(*inputs)
 

@@ -203,7 +203,7 @@ supported families: dropout, initialisers, `pretraining_tp`, cache settings, fie
 """
 
 
-def _window(fields: Fields) -> int | None:
+def _window(fields: Fields) -> Any:
     return fields["sliding_window"] if fields.get("use_sliding_window", True) else None
 
 
@@ -217,7 +217,10 @@ def layer_windows(family: Family, fields: Fields) -> tuple[int | None, ...]:
     derived = family.layer_types(fields)
     if types is None:
         types = derived
-    if not isinstance(types, list | tuple) or len(types) != len(derived) or not {FULL, SLIDING}.issuperset(types):
+    if window is not None:
+        check_integer("sliding_window", window, 1, 2**30)
+    known = isinstance(types, list | tuple) and all(kind in (FULL, SLIDING) for kind in types)
+    if not known or len(types) != len(derived):
         raise ValueError(f"layer_types needs {len(derived)} entries, each {FULL!r} or {SLIDING!r}")
     if family.layer_types in (never, always) and list(types) != derived:
         raise ValueError(f"layer_types of this family are {derived[0]!r} in every layer, as its sliding_window says")

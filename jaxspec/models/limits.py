@@ -47,7 +47,7 @@ def check_integer(name: str, value: Any, low: int, high: int) -> None:
         raise ValueError(f"{name} is {value!r}; a whole number from {low} to {high} is needed")
 
 
-def check_number(name: str, value: Any, low: float, high: float, *, open_low: bool = False) -> None:
+def check_number(name: str, value: Any, low: int | float, high: int | float, *, open_low: bool = False) -> None:
     """Raise a ValueError unless `value` is a finite number in [low, high], or in (low, high] with `open_low`."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError(f"{name} is {value!r}; a finite number is needed")

@@ -90,6 +90,10 @@ def _parameters(family: Family, fields: Fields) -> tuple[Mapping[str, Any], Mapp
                 "rope_parameters for each layer type are supported in gemma3_text only; give one for all layers"
             )
         new, local = new.get(FULL) or {}, new.get(SLIDING) or {}
+        if not isinstance(new, Mapping) or not isinstance(local, Mapping):
+            raise ValueError(
+                f"rope_parameters of a layer type are {new!r} and {local!r}; objects of settings are needed"
+            )
         new = {**new, **old}
     elif old and new and dict(old) != dict(new):
         raise ValueError("rope_scaling and rope_parameters say different things; leave one of them out")
@@ -127,7 +131,7 @@ def _scaling(kind: str, stated: Mapping[str, Any], fields: Fields) -> RopeScalin
     trained = fields["max_position_embeddings"]
     if "original_max_positions" in reads:
         given["original_max_positions"] = _first(fields.get(ORIGINAL), given["original_max_positions"], trained)
-        check_number(ORIGINAL, given["original_max_positions"], 0.0, 2.0**30, open_low=True)
+        check_integer(ORIGINAL, given["original_max_positions"], 1, 2**30)
         if given["factor"] is None and kind != "llama3":
             given["factor"] = trained / given["original_max_positions"]
     for name in ("beta_fast", "beta_slow"):

@@ -113,10 +113,10 @@ def _fields(config: Mapping[str, Any]) -> tuple[str, Fields]:
         name = fields.get("model_type", "gemma3_text")
     if not isinstance(name, str) or name not in TABLE:
         raise ValueError(_unsupported("model_type", name))
-    architectures = fields.get("architectures") or []
-    known = TABLE[name].architectures
-    if architectures and not set(known).intersection(map(str, architectures)):
-        raise ValueError(f"architecture {architectures[0]!r} is not supported; of family {name}, {', '.join(known)} is")
+    architectures, known = fields.get("architectures"), TABLE[name].architectures
+    listed = isinstance(architectures, list | tuple) and any(each in known for each in architectures)
+    if architectures and not listed:
+        raise ValueError(f"architectures {architectures!r} are not supported; of family {name}, {', '.join(known)} is")
     return name, {**COMMON, **TABLE[name].defaults, **fields}
 
 
@@ -140,8 +140,8 @@ def _flag(fields: Fields, name: str) -> bool:
 def _activation(fields: Fields) -> str:
     """Gemma's own field is hidden_activation; an older hidden_act beside it must not say something else."""
     name = fields.get("hidden_activation") or fields["hidden_act"]
-    for said in {name, fields["hidden_act"] or name}:
-        if said not in ACTIVATIONS or ACTIVATIONS[said] != ACTIVATIONS.get(name):
+    for said in (name, fields["hidden_act"] or name):
+        if not isinstance(said, str) or ACTIVATIONS.get(said, said) != ACTIVATIONS.get(name):
             raise ValueError(f"activation {said!r} is not supported here; supported are {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]
 
@@ -161,9 +161,10 @@ def _inverse_square(scale: float) -> int | float:
 
 
 def _token_ids(value: Any) -> tuple[int, ...]:
-    if value is None:
-        return ()
-    return tuple(value) if isinstance(value, list | tuple) else (value,)
+    ids = () if value is None else tuple(value) if isinstance(value, list | tuple) else (value,)
+    for token in ids:
+        check_integer("eos_token_id", token, 0, 2**31 - 1)
+    return ids
 
 
 def _as_token_id(ids: tuple[int, ...]) -> int | list[int] | None:
