@@ -1,0 +1,1 @@
+"""Measurements: `bench` times the engine against itself and a peer."""

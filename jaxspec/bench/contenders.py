@@ -1,0 +1,115 @@
+"""What is timed: a way to answer a prompt. Ours are the plain loop and the loop under each mode."""
+
+import copy
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from jaxspec import decode
+from jaxspec.contracts import Setup
+from jaxspec.decode.request import needed_capacity
+from jaxspec.pipeline import Pipeline
+from jaxspec.sampling import warpers
+from jaxspec.telemetry import Counters
+
+PLAIN, MODE, PEER = "plain", "mode", "peer"
+
+_FOREVER = 1 << 30
+
+
+@dataclasses.dataclass(frozen=True)
+class Ask:
+    """What every contender is asked for."""
+
+    stop_ids: tuple[int, ...]
+    temperature: float = 0.0
+    seed: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One answer, timed on the host."""
+
+    tokens: list[int]  # output ids, end ids included
+    seconds: float  # of the whole call: prompt ids in, output ids out, prefill included
+    decode_seconds: float  # after the prefill
+    decode_tokens: int  # output tokens that `decode_seconds` made
+    rounds: int  # target passes that made output tokens
+    counters: Counters | None = None  # numpy; None where nothing drafts or nobody counts
+
+
+class Contender(NamedTuple):
+    """Somebody who answers prompts, one at a time."""
+
+    name: str
+    kind: str  # PLAIN | MODE | PEER
+    run: Callable[[Sequence[int], int], Run]  # (prompt ids, max_new_tokens)
+    sources: tuple[str, ...] = ()
+    windows: tuple[int, ...] = ()
+
+
+def check_modes(modes: Sequence[str], drafts: Sequence[str]) -> None:
+    """Refuse a mode that no selector stands for, before anything is loaded."""
+    alone = [f"fixed:{draft}" for draft in drafts]
+    for mode in modes:
+        head, _, depth = mode.rpartition(":")
+        if mode not in ("rule", "fixed:none", *alone) and not (head in alone and depth.isdecimal()):
+            raise ValueError(
+                f"mode {mode!r} is unknown; choose among rule, fixed:none and fixed:SOURCE:K "
+                f"with SOURCE among the drafts {', '.join(drafts) or '(none was given)'}"
+            )
+
+
+def setups(pipeline: Pipeline, modes: Sequence[str], *, sampled: bool) -> dict[str, Setup]:
+    """Setup of each mode, and of the plain loop under the name "plain"; every mode has all draft sources at hand.
+
+    Raises:
+        ValueError: a lookahead that no window holds.
+    """
+    bare = _with(pipeline, drafts=(), select="rule")
+    found = {PLAIN: bare.setup(sampled=sampled, logprobs=False)}
+    for mode in modes:
+        found[mode] = _with(pipeline, select=mode).setup(sampled=sampled, logprobs=False)
+    return found
+
+
+def _with(pipeline: Pipeline, **changes: object) -> Pipeline:
+    changed = copy.copy(pipeline)
+    vars(changed).update(changes)
+    return changed
+
+
+def shared_capacity(made: dict[str, Setup], prompts: Sequence[Sequence[int]], max_new_tokens: int) -> int:
+    """The one capacity that holds every prompt under every setup, so that each setup compiles once."""
+    return max(needed_capacity(setup, len(prompt), max_new_tokens) for setup in made.values() for prompt in prompts)
+
+
+def ours(pipeline: Pipeline, name: str, setup: Setup, ask: Ask, *, capacity: int) -> Contender:
+    """Our engine under a setup; the plain loop where `name` is "plain"."""
+    warp = warpers(1, temperature=ask.temperature, vocab_size=pipeline.vocab_size)
+    nobody = np.zeros(1, bool)
+    params = pipeline.params
+
+    def run(prompt: Sequence[int], max_new_tokens: int) -> Run:
+        began = time.perf_counter()
+        request = decode.make_request(
+            setup, [prompt], max_new_tokens=max_new_tokens, stop_ids=ask.stop_ids, seed=ask.seed, warp=warp
+        )
+        state = decode.start(setup, params, [prompt], request, capacity=capacity, dtype=pipeline.dtype)
+        jax.block_until_ready(state)
+        ready = time.perf_counter()
+        if name == PLAIN:
+            last = decode.plain_loop(setup, params, state, _FOREVER)
+        else:
+            _, last = decode.loop(setup, params, state, _FOREVER, nobody)
+        seen = jax.device_get((last.tokens, last.length, last.rounds, last.counters))
+        ended = time.perf_counter()
+        made = [int(token) for token in seen[0][0][len(prompt) : int(seen[1][0])]]
+        counters = None if name == PLAIN else seen[3]
+        return Run(made, ended - began, ended - ready, len(made), int(seen[2]), counters)
+
+    return Contender(name, PLAIN if name == PLAIN else MODE, run, setup.names, setup.windows)

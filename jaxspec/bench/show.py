@@ -1,0 +1,110 @@
+"""A report as a person reads it: rich tables and one plot."""
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from jaxspec import telemetry
+from jaxspec.bench.contenders import MODE
+from jaxspec.bench.measure import Told
+from jaxspec.bench.summary import DECODE, WHOLE
+
+
+def tables(report: Mapping[str, Any]) -> list[Table]:
+    """The speeds overall and by category, what each mode's sources did, and what a step costs."""
+    results = report["results"]
+    modes = [name for name, about in report["contenders"].items() if about["kind"] == MODE]
+    sources = [telemetry.table(results["overall"][name], name) for name in modes]
+    return [speeds(results, report["equality"]), *sources, steps(report["steps"], report["switch_overhead"])]
+
+
+def speeds(results: Mapping[str, Mapping[str, Any]], equal: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Tokens/s of every contender, overall and in every category."""
+    out = Table(
+        title="tokens/s of the whole call, prefill included; in brackets of decoding alone",
+        caption="x plain: to our plain loop; x peer: to the peer's fastest way in the category; of the whole call",
+        caption_justify="left",
+    )
+    out.add_column("category", overflow="fold")
+    out.add_column("who", overflow="fold")
+    for name in ("tok/s", "(decode)", "x plain", "x peer", "tok/round", "rate", "equal"):
+        out.add_column(name, justify="right", no_wrap=True)
+    for category, rows in {"overall": results["overall"], **results["categories"]}.items():
+        for place, (name, row) in enumerate(rows.items()):
+            agreed = equal.get(name) if rows is results["overall"] else None
+            out.add_row(
+                category if place == 0 else "",
+                name,
+                f"{row[WHOLE]:.1f}",
+                f"({row[DECODE]:.1f})",
+                *(_show(row[f"{WHOLE}_to_{other}"], ".2f") for other in ("plain", "peer_best")),
+                _show(row["mean_accepted_tokens"], ".2f"),
+                _show(row["acceptance_rate"], ".0%"),
+                "" if agreed is None else f"{agreed['equal']}/{agreed['compared']}",
+                end_section=place == len(rows) - 1,
+            )
+    return out
+
+
+def steps(costs: Mapping[str, Any], overhead: Mapping[str, float] | None) -> Table:
+    """Target passes by window width, with the floor that memory sets."""
+    caption = (
+        f"{costs['weight_bytes'] / 1e6:.0f} MB of weights at {costs['read_bytes_per_second'] / 1e9:.1f} GB/s take "
+        f"{1e3 * costs['floor_seconds']:.1f} ms; a pass of width 1 takes {costs['step_to_floor']:.2f} times that, "
+        f"a step of the plain loop {costs['loop_step_to_floor']:.2f} times"
+    )
+    if overhead is not None:
+        caption += f"; with the selector and the switch in it {overhead['ratio']:.3f} times the plain loop's step"
+    out = Table(title="one target pass and its commit", caption=caption, caption_justify="left")
+    for name in ("window", "ms", "x width 1"):
+        out.add_column(name, justify="right", no_wrap=True)
+    for width, row in costs["windows"].items():
+        out.add_row(width, f"{1e3 * row['seconds']:.2f}", f"{row['ratio']:.2f}")
+    return out
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Told]:
+    """A bar on standard error, gone at the end; none where that is no terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("starting", total=None)
+        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
+
+
+def plot(report: Mapping[str, Any], path: str | Path) -> None:
+    """A PNG: tokens/s by category and contender, and the cost of a pass by window width."""
+    from matplotlib.figure import Figure  # extra `bench`; drawn without a display
+
+    groups = {"overall": report["results"]["overall"], **report["results"]["categories"]}
+    figure = Figure(figsize=(max(10.0, 1.6 * len(groups)), 8.0), layout="constrained")
+    top, bottom = figure.subplots(2, 1, height_ratios=(2, 1))
+    _bars(top, groups, report["contenders"])
+    costs = report["steps"]
+    widths = list(costs["windows"])
+    bottom.plot(widths, [1e3 * row["seconds"] for row in costs["windows"].values()], marker="o", label="target pass")
+    bottom.axhline(1e3 * costs["floor_seconds"], linestyle="--", color="grey", label="weights / read bandwidth")
+    bottom.set(xlabel="window width, tokens", ylabel="milliseconds", ylim=(0, None))
+    bottom.legend()
+    figure.savefig(path, format="png", dpi=120)
+
+
+def _bars(axes: Any, groups: Mapping[str, Mapping[str, Any]], names: Iterable[str]) -> None:
+    each = list(names)
+    width = 0.8 / len(each)
+    for place, name in enumerate(each):
+        left = [group + (place - (len(each) - 1) / 2) * width for group in range(len(groups))]
+        axes.bar(left, [rows[name][WHOLE] for rows in groups.values()], width, label=name)
+    axes.set_xticks(range(len(groups)), list(groups), rotation=20)
+    axes.set_ylabel("tokens/s, whole call")
+    axes.legend(fontsize="small")
+
+
+def _show(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
