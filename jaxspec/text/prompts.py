@@ -12,7 +12,7 @@ def read_prompts(path: str | Path) -> list[str | list[dict[str, Any]]]:
         ValueError: a file that is missing, not UTF-8, without a prompt, or has a malformed line (file and line named).
     """
     path = Path(path)
-    lines = decode_utf8(_read(path), str(path)).splitlines()
+    lines = decode_utf8(_read(path), str(path)).replace("\r\n", "\n").split("\n")  # JSON may hold other line breaks
     numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if path.suffix == ".jsonl":
         prompts = [_record(line, f"{path}, line {number}") for number, line in numbered]
