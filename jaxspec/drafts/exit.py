@@ -87,7 +87,7 @@ def _propose(
     rows, carried = len(view.length), exit_.lookahead + 1
     slots = jnp.arange(carried + 1, dtype=jnp.int32)
 
-    def run(tokens: jax.Array, depth: jax.Array, scratch: Scratch | None, *, logits: bool) -> tuple:
+    def run(tokens: jax.Array, depth: jax.Array | int, scratch: Scratch | None, *, logits: bool) -> tuple:
         """Window token `depth` [B, 1] through the first layers, after the ones in scratch."""
         positions = view.length[:, None] - 1 + depth + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None, :]
         own = jnp.ones((rows, tokens.shape[1], tokens.shape[1]), bool)
