@@ -6,10 +6,12 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.table import Table
 
 from jaxspec import telemetry
 from jaxspec.pipeline import Answer, Pipeline, check_draft, load
-from jaxspec.text import decode_utf8, read_prompts
+from jaxspec.sampling import warpers
+from jaxspec.text import Tokenizer, decode_utf8, read_prompts
 
 SAMPLING = (
     "temperature",
@@ -36,11 +38,14 @@ class Screen:
         self.quiet, self.text = quiet, text
         self.console = Console(stderr=True, quiet=quiet)
         self._waiting: dict[int, str] = {}
-        self._row = 0
+        self._ended: set[int] = set()
+        self._row, self._blank = 0, False
 
     def generate(self, args: argparse.Namespace) -> Answer:
         """Load what the arguments name and generate; every prompt is read and checked before anything is loaded."""
         prompts = self.prompts(args)
+        settings = {name: getattr(args, name) for name in SAMPLING}
+        warpers(1, **settings)  # refuses bad values before anything is loaded
         telemetry.keep_compilations()
         pipeline = self.load(args)
         answer = pipeline.generate(
@@ -54,9 +59,11 @@ class Screen:
             draft_confidence=args.draft_confidence,
             draft_temperature=args.draft_temperature,
             on_text=self.show if self.text else None,
-            **{name: getattr(args, name) for name in SAMPLING},
+            on_end=self.end if self.text else None,
+            **settings,
         )
-        self._finish(len(answer.results))
+        if args.logprobs:
+            self._logprobs(answer, pipeline.target.tokenizer)
         return answer
 
     def prompts(self, args: argparse.Namespace) -> list[Any]:
@@ -99,20 +106,36 @@ class Screen:
             )
 
     def show(self, row: int, text: str) -> None:
-        """Print rows in order: the first unfinished one as it comes, the others when their turn comes."""
+        """Print rows in order, a blank line between two: the first unfinished one as it comes, the others in their turn."""
         self._waiting[row] = self._waiting.get(row, "") + text
         if row == self._row:
-            self._print(self._waiting.pop(row))
+            self._flush()
+
+    def end(self, row: int) -> None:
+        """Close a row, and print what waited for it."""
+        self._ended.add(row)
+        while self._row in self._ended:
+            self._flush()
+            self._print("\n")
+            self._row += 1
+            self._blank = True
+        if self._row in self._waiting:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._print(("\n" if self._blank else "") + self._waiting.pop(self._row, ""))
+        self._blank = False
 
     def _print(self, text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
 
-    def _finish(self, rows: int) -> None:
-        if not self.text:
-            return
-        for row in range(self._row, rows):
-            self._print(self._waiting.pop(row, "") + ("\n" if row == rows - 1 else "\n\n"))
+    def _logprobs(self, answer: Answer, tokenizer: Tokenizer) -> None:
+        for row, result in enumerate(answer.results):
+            table = Table("token", "text", "logprob", title=f"row {row}")
+            for token, value in zip(result.tokens, result.logprobs or [], strict=True):
+                table.add_row(str(token), repr(tokenizer.decode([token], skip_special=False)), f"{value:.4f}")
+            self.console.print(table)
 
     def as_json(self, answer: Answer) -> dict[str, Any]:
         """The object of --json."""

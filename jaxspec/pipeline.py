@@ -24,6 +24,7 @@ DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float16": jnp.float
 
 Messages = Sequence[Mapping[str, object]]
 OnText = Callable[[int, str], None]
+OnEnd = Callable[[int], None]
 LoadProgress = Callable[[str, int, int], None]
 
 
@@ -193,6 +194,7 @@ class Pipeline:
         logprobs: bool = False,
         ignore_end: bool = False,
         on_text: OnText | None = None,
+        on_end: OnEnd | None = None,
         draft_confidence: float = 0.0,
         draft_temperature: float = 1.0,
         **settings: Any,
@@ -209,6 +211,7 @@ class Pipeline:
             logprobs: keep the log-probability of every output token.
             ignore_end: go on after the target's end ids.
             on_text: called with (row, text) as text becomes certain.
+            on_end: called with the row when all of its text was shown.
             draft_confidence, draft_temperature: as in `decode.make_request`.
             settings: sampling settings of `jaxspec.sampling.warpers`: temperature, top_k, top_p, min_p, ...
 
@@ -233,31 +236,44 @@ class Pipeline:
             draft_confidence=draft_confidence,
             draft_temperature=draft_temperature,
         )
-        rows = [_Row(self.target.tokenizer, stop, len(p), on_text, i) for i, p in enumerate(encoded)]
+        rows = [_Row(self.target.tokenizer, stop, len(p), i, on_text, on_end) for i, p in enumerate(encoded)]
         return _Run(self, setup, request, encoded, rows).finish()
 
 
 class _Row:
     """One row's text on the host: what was read of it, what was shown, where a stop string ends it."""
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str], begin: int, on_text: OnText | None, index: int):
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stop: Sequence[str],
+        begin: int,
+        index: int,
+        on_text: OnText | None,
+        on_end: OnEnd | None,
+    ):
         self.stream = StopStream(tokenizer, stop)
         self.tokens: list[int] = []
-        self.text = ""
-        self.begin, self.on_text, self.index = begin, on_text, index
+        self.text, self.closed = "", False
+        self.begin, self.index, self.on_text, self.on_end = begin, index, on_text, on_end
 
     def read(self, tokens: np.ndarray, length: int) -> None:
         """Take the tokens up to `length` that were not read yet."""
         fresh = [int(t) for t in tokens[self.begin + len(self.tokens) : length]]
-        if self.stream.matched is None and fresh:
+        if self.stream.matched is None and not self.closed and fresh:
             self._show(self.stream.push(fresh))
             self.tokens += fresh
 
     def close(self) -> None:
-        """Show what was held back, and cut the tokens where a stop string was completed."""
+        """Show what was held back, and cut the tokens where a stop string was completed; once."""
+        if self.closed:
+            return
+        self.closed = True
         self._show(self.stream.finish())
         if self.stream.tokens is not None:
             self.tokens = self.tokens[: self.stream.tokens]
+        if self.on_end is not None:
+            self.on_end(self.index)
 
     def _show(self, text: str) -> None:
         self.text += text
@@ -302,13 +318,18 @@ class _Run:
         )
         report["prefill_seconds"], report["compile_seconds"] = prefilled - began, ready - prefilled
         report["compilations_after_warmup"] = telemetry.compilations() - compiled
-        return Answer([self._result(row, last) for row in self.rows], report)
+        results = [self._result(row, last) for row in self.rows]
+        report["tokens"] = sum(len(result.tokens) for result in results)  # what follows a stop string does not count
+        report["tokens_per_second"] = report["tokens"] / seconds
+        return Answer(results, report)
 
     def _read(
         self, seen: decode.Progress, before: decode.Progress | None = None, seconds: float = 0.0
     ) -> decode.Progress:
         for row in self.rows:
             row.read(seen.tokens[row.index], int(seen.length[row.index]))
+            if seen.outcome[row.index] != RUNNING or row.stream.matched is not None:
+                row.close()
         if before is not None:
             rounds = (seen.counters.rounds - before.counters.rounds).sum(0)
             self.chunks.append(telemetry.Chunk(seconds, tuple(float(n) for n in rounds)))

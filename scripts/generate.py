@@ -36,7 +36,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     p.add_argument("--draft-confidence", type=float, default=0.0, help="a model draft stops below this probability")
     p.add_argument("--draft-temperature", type=float, default=1.0, help="times the temperature for sampled drafts")
     p.add_argument("--num-samples", type=int, default=1, help="answers a prompt")
-    p.add_argument("--logprobs", action="store_true", help="log-probability of every token, in --json")
+    p.add_argument("--logprobs", action="store_true", help="log-probability of every token")
     p.add_argument("--dtype", default="float32", help="float32 (default), bfloat16, float16")
     p.add_argument("--mesh", metavar="data=1,model=4", help="devices by axis: rows over data, the target over model")
     p.add_argument("--json", action="store_true", help="one object on standard output instead of text")

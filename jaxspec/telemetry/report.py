@@ -36,7 +36,7 @@ def stats(
         windows: the setup's window widths.
         chunks: timings to estimate each source's share of time from.
 
-    `mean_accepted_tokens` is tokens emitted per row and target pass, the corrected or bonus token included;
+    Ratios of nothing are 0. `mean_accepted_tokens` is tokens emitted per row and target pass, the corrected or bonus token included;
     `acceptance_rate` is accepted / proposed drafts; `share_of_time` is an estimate (see `time_shares`).
     """
     by_row = np.asarray(counters.rounds)
@@ -97,7 +97,7 @@ def table(report: dict[str, Any], title: str = "") -> Table:
     """The report's sources as a rich table, with a caption of the totals."""
     caption = (
         f"{report['tokens']} tokens in {report['seconds']:.2f} s, {report['tokens_per_second']:.1f} tok/s, "
-        f"{report['rounds']} rounds, {_show(report['mean_accepted_tokens'], '.2f')} tokens a round"
+        f"{report['rounds']} rounds, {report['mean_accepted_tokens']:.2f} tokens a round"
     )
     lagged = any(row["catch_up_tokens"] for row in report["sources"].values())
     columns = ["rounds", "proposed", "accepted", "rate", "tok/round", *(["catch-up"] if lagged else []), "time"]
@@ -109,10 +109,10 @@ def table(report: dict[str, Any], title: str = "") -> Table:
         out.add_row(
             name,
             *(str(row[key]) for key in ("rounds", "proposed", "accepted")),
-            _show(row["acceptance_rate"], ".0%"),
-            _show(row["mean_accepted_tokens"], ".2f"),
+            format(row["acceptance_rate"], ".0%") if row["proposed"] else "-",
+            format(row["mean_accepted_tokens"], ".2f") if row["rounds"] else "-",
             *([str(row["catch_up_tokens"])] if lagged else []),
-            _show(row["share_of_time"], ".0%"),
+            "-" if row["share_of_time"] is None else format(row["share_of_time"], ".0%"),
         )
     return out
 
@@ -124,12 +124,8 @@ def json_lines(report: dict[str, Any]) -> str:
     return "\n".join(json.dumps(row) for row in [*rows, totals])
 
 
-def _ratio(part: Any, whole: Any) -> float | None:
-    return float(part) / float(whole) if whole else None
-
-
-def _show(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
+def _ratio(part: Any, whole: Any) -> float:
+    return float(part) / float(whole) if whole else 0.0
 
 
 def _trim(depths: np.ndarray) -> list[int]:
