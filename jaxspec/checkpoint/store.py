@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+import tensorstore as ts
 
 from jaxspec.checkpoint import names
 from jaxspec.checkpoint.config_file import FORMAT, FORMAT_KEY, PARAMS, read_config, write_config
@@ -17,25 +18,61 @@ from jaxspec.checkpoint.staging import new_folder, unwritable
 from jaxspec.checkpoint.tensors import CheckpointError, LazyTensor, Progress, Shape, in_memory
 from jaxspec.models.config import ModelConfig
 
-CHUNK_BYTES = 1 << 25  # one stored piece of a tensor; devices read only the pieces they hold
+CHUNK_BYTES = 1 << 22  # one stored piece of a tensor; devices read only the pieces they hold
+CHUNKS_AT_ONCE = 2  # pieces encoded at a time
+GROUP_BYTES = 1 << 23  # smaller tensors are written together: Orbax adds files with every write
 
 
 class _LazyHandler(ocp.type_handlers.NumpyHandler):
-    """Lets Orbax write lazy tensors: each is read when its turn comes and gone before the next."""
+    """Lets Orbax write lazy tensors: each group is read when its turn comes and gone before the next."""
 
     def __init__(self, progress: Progress | None, total: int):
         super().__init__(deepcopy_host_arrays=False)
         self.progress, self.total, self.done = progress, total, 0
+        self.failure: Exception | None = None
 
     async def serialize(self, values: Any, infos: Any, args: Any = None) -> list[Any]:
         args = args or [ocp.SaveArgs()] * len(values)
-        for value, info, arg in zip(values, infos, args, strict=True):
-            for pending in await super().serialize([value.read()], [info], [arg]):
+        for group in _groups([value.nbytes for value in values]):
+            read = [value.read() for value in values[group]]
+            for pending in await super().serialize(read, infos[group], args[group]):
                 pending.result()
-            self.done += value.nbytes
-            if self.progress is not None:
-                self.progress(self.done, self.total)
+            if self.failure is not None:
+                raise self.failure
+            for value in values[group]:
+                self.done += value.nbytes
+                if self.progress is not None:
+                    self.progress(self.done, self.total)
         return []
+
+    async def _open_and_write(self, value: np.ndarray, tspec: dict[str, Any], ts_context: ts.Context) -> None:
+        """Orbax's step that writes one array, here some chunks at a time: a whole one would be held encoded too.
+
+        A failure is kept for `serialize` to raise when the group's other writes have ended, not abandoned them.
+        """
+        try:
+            array = await ts.open(ts.Spec(tspec), create=True, open=True, context=ts_context)
+            if value.ndim == 0:
+                await array.write(value)
+                return
+            chunk = array.chunk_layout.write_chunk.shape or value.shape
+            rows = CHUNKS_AT_ONCE * (chunk[0] or 1)
+            for start in range(0, len(value), rows):
+                stop = min(start + rows, len(value))
+                await array[start:stop].write(value[start:stop])
+        except Exception as error:  # TensorStore's, of many types
+            self.failure = error
+
+
+def _groups(sizes: list[int]) -> list[slice]:
+    """Runs of neighbours that have at most GROUP_BYTES together; a larger tensor is alone."""
+    groups, start, held = [], 0, 0
+    for index, size in enumerate(sizes):
+        if index > start and held + size > GROUP_BYTES:
+            groups.append(slice(start, index))
+            start, held = index, 0
+        held += size
+    return [*groups, slice(start, len(sizes))] if sizes else []
 
 
 @contextlib.contextmanager
@@ -43,7 +80,7 @@ def _quiet() -> Iterator[None]:
     """Without Orbax's log lines, which tell of its own files."""
     logger = logging.getLogger("absl")
     level = logger.level
-    logger.setLevel(logging.ERROR)
+    logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
@@ -59,7 +96,7 @@ def save(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> None:
-    """Write a checkpoint: tensor by tensor, beside `path`, renamed when it is whole.
+    """Write a checkpoint: a few tensors at a time, beside `path`, renamed when it is whole.
 
     `tensors` go by our names and keep their dtypes; `write_tokenizer(folder)` adds the tokenizer's files;
     `progress(done, total)` counts bytes. Raises CheckpointError if `path` exists or cannot be written.
