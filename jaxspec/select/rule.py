@@ -12,6 +12,9 @@ from jaxspec.typing import PyTree
 def rule(free: tuple[int, ...], models: tuple[int, ...], *, free_lookahead: int, model_lookahead: int) -> Selector:
     """The first free source that offers a draft, else the first model source that can run, else none.
 
+    A short match is a weak one: a free source that rests on m tokens of context is asked for 2**m - 1 drafts at the most,
+    1, 3, 7, .. , so that the window stays narrow where little will be accepted.
+
     Args:
         free, models: indices of the setup's sources in order of preference, "none" left out. Static.
         free_lookahead, model_lookahead: drafts asked of each kind. Static.
@@ -23,8 +26,10 @@ def rule(free: tuple[int, ...], models: tuple[int, ...], *, free_lookahead: int,
         lookahead = jnp.zeros_like(source)
         for index, most in (*((i, free_lookahead) for i in free), *((i, model_lookahead) for i in models)):
             take = (source == 0) & (signals.offered[:, index] > 0)
+            match = signals.match[:, index]
+            trusted = jnp.where(match > 0, jnp.left_shift(1, jnp.minimum(match, 16)) - 1, most)
             source = jnp.where(take, index, source)
-            lookahead = jnp.where(take, most, lookahead)
+            lookahead = jnp.where(take, jnp.minimum(trusted, most), lookahead)
         return Choice(source, lookahead)
 
     return Selector("rule", lambda rows, sources: (), choose, lambda params, state, *seen: state)
