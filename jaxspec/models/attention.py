@@ -77,14 +77,16 @@ def attend(
     # [B, K, G T, H]: the caches stay as they lie, batch axes first; only what is as small as the window is turned.
     queries = q.transpose(3, 0, 1, 4, 2).reshape(rows, kv_heads, groups * width, size)
 
-    def scores(k: jax.Array, seen: jax.Array) -> jax.Array:
+    def scores(queries: jax.Array, k: jax.Array, seen: jax.Array) -> jax.Array:
         s = _product(queries, k.astype(q.dtype), 3).reshape(rows, kv_heads, groups, width, -1)
         return jnp.where(seen[:, None, None], softcap(s * scale, cap), NEGATIVE)
 
     def mix(weights: jax.Array, v: jax.Array) -> jax.Array:
         return _product(weights.reshape(rows, kv_heads, groups * width, -1).astype(v.dtype), v, 2)
 
-    old, new = scores(past.k, past_mask), scores(keys, mask)
+    # Behind a barrier, or XLA merges the two products of one operand on GPUs: it would join the cache's keys and these.
+    apart = jax.lax.optimization_barrier(queries)
+    old, new = scores(queries, past.k, past_mask), scores(apart, keys, mask)
     top = jnp.maximum(old.max(-1, keepdims=True), new.max(-1, keepdims=True))
     old, new = jnp.exp(old - top), jnp.exp(new - top)
     total = old.sum(-1) + new.sum(-1)  # [B, K, G, T]
