@@ -49,7 +49,7 @@ _SCALARS = {
     GGUFValueType.FLOAT64: "<d",
     GGUFValueType.BOOL: "<?",
 }
-_STORED = {"F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16)}
+_STORED = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16)}
 _KINDS = {GGMLQuantizationType[name].value: GGMLQuantizationType[name] for name in QUANTISATIONS}
 
 
@@ -205,7 +205,7 @@ def _refuse_overlap(head: _Header, tensors: dict[str, TensorInfo]) -> None:
 
 def lazy(file: GGUFFile, info: TensorInfo) -> LazyTensor:
     """A tensor of a file, dequantised when read; its own dtype is float32, or float16/bfloat16 where stored so."""
-    stored = _STORED.get(info.kind.name, np.dtype(np.float32))
+    stored = _STORED.get(info.kind.name, _STORED["F32"])
     return LazyTensor(info.shape, stored, lambda dtype: dequantise(file.path, info, dtype))
 
 
@@ -218,20 +218,30 @@ def rows(info: TensorInfo, start: int, stop: int) -> TensorInfo:
 
 
 def dequantise(path: Path, info: TensorInfo, dtype: np.dtype) -> np.ndarray:
-    """The tensor as a row-major array of `dtype` (floating); only its own bytes are mapped, until it returns."""
+    """The tensor as a row-major array of `dtype` (floating).
+
+    A tensor stored so is mapped; another is converted piece by piece, and only the pieces at work are mapped.
+    """
     block, width = GGML_QUANT_SIZES[info.kind]
-    try:
-        raw = np.memmap(path, np.uint8, mode="r", offset=info.offset, shape=(info.nbytes,))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: tensor {info.name!r} cannot be read ({error}); fetch the file again") from error
+    if dtype == _STORED.get(info.kind.name):
+        return _map(path, info, 0, info.nbytes).view(dtype).reshape(info.shape)
     out = np.empty(math.prod(info.shape), dtype)
 
     def fill(start: int) -> None:
-        piece = raw[start // block * width : (start + CHUNK) // block * width]
-        out[start : start + CHUNK] = _decode(piece, info.kind)
+        stop = min(start + CHUNK, out.size)
+        piece = _map(path, info, start // block * width, stop // block * width)
+        out[start:stop] = _decode(piece, info.kind)
 
     _for_each(fill, range(0, out.size, CHUNK))
     return out.reshape(info.shape)
+
+
+def _map(path: Path, info: TensorInfo, start: int, stop: int) -> np.ndarray:
+    """Bytes [start, stop) of a tensor."""
+    try:
+        return np.memmap(path, np.uint8, mode="r", offset=info.offset + start, shape=(stop - start,)).view(np.ndarray)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: tensor {info.name!r} cannot be read ({error}); fetch the file again") from error
 
 
 def _decode(piece: np.ndarray, kind: GGMLQuantizationType) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,7 +43,8 @@ def _in_use(destination: Path) -> bool:
 
 def unwritable(destination: Path, error: Exception) -> CheckpointError:
     """The error for a destination that cannot be written to the end."""
-    reason = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0][:300]
+    code = re.search(r"os_error_code='(\d+)'", str(error))  # TensorStore's way to tell
+    reason = os.strerror(int(code[1])) if code else getattr(error, "strerror", None) or str(error).splitlines()[0][:300]
     return CheckpointError(
         f"{destination}: cannot be written ({reason}), nothing was left there; free space or choose another place"
     )

@@ -138,7 +138,10 @@ def _reading(path: Path) -> Iterator[ocp.Checkpointer]:
     except CheckpointError:
         raise
     except Exception as error:  # Orbax raises bare ones
-        reason = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
+        root: BaseException = error
+        while root.__cause__ is not None:
+            root = root.__cause__
+        reason = str(root).splitlines()[0][:300] if str(root) else type(root).__name__
         raise CheckpointError(
             f"{path / PARAMS}: not a readable Orbax checkpoint ({reason}); convert it again"
         ) from error

