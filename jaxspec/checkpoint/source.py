@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from jaxspec.checkpoint import gguf, gguf_model, hub, names, safetensors
-from jaxspec.checkpoint.config_file import is_ours, read_config
+from jaxspec.checkpoint.config_file import CONFIG, is_ours, read_config
 from jaxspec.checkpoint.placement import Shardings, sharding_of
 from jaxspec.checkpoint.tensors import LazyTensor, Progress
 from jaxspec.models.config import ModelConfig
@@ -42,7 +42,8 @@ def open_checkpoint(name: str | Path) -> Checkpoint:
             from jaxspec.checkpoint import store  # here: Orbax takes a second to import, and GGUF needs none of it
 
             return Checkpoint(path, "orbax", *store.open_folder(path), path)
-        return _open_hf(path, None)
+        files = [] if (path / CONFIG).is_file() else list(path.glob("*.gguf"))
+        return _open_gguf(files[0]) if len(files) == 1 else _open_hf(path, None)
     if path.suffix in safetensors.PICKLES:
         raise safetensors.refuse_pickle(path)
     if path.suffix == ".safetensors":

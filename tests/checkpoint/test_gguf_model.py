@@ -10,7 +10,7 @@ import pytest
 from gguf import GGMLQuantizationType as Kind
 
 import tests.checkpoint.tiny as tiny
-from jaxspec.checkpoint import CheckpointError, open_checkpoint
+from jaxspec.checkpoint import CheckpointError, convert, open_checkpoint
 from jaxspec.models import ModelConfig
 from jaxspec.models.rope import frequencies
 
@@ -161,6 +161,19 @@ def write_fields(path, arch: str, **fields: object):
 def test_unusable_metadata_is_named(arch, fields, message, tmp_path):
     with pytest.raises(CheckpointError, match=message):
         open_checkpoint(write_fields(tmp_path / "m.gguf", arch, **fields))
+
+
+@pytest.mark.parity
+def test_transformers_reads_the_stored_frequencies(tmp_path):
+    pytest.importorskip("torch")
+    from transformers import AutoModelForCausalLM
+
+    config = tiny.model_config("llama3")
+    path = tiny.write_gguf(tmp_path / "m.gguf", "llama3", extra={"rope_freqs.weight": llama3_divisors(config)})
+    model = AutoModelForCausalLM.from_pretrained(convert(path, tmp_path / "hf", to="hf"))
+    rotary = model.model.rotary_emb
+    np.testing.assert_allclose(rotary.inv_freq.numpy(), angular(config), rtol=1e-6)
+    assert rotary.attention_scaling == 1.0
 
 
 @pytest.mark.parity

@@ -113,3 +113,11 @@ def test_single_files_and_pickles(tmp_path):
     (tmp_path / "notes.txt").write_text(json.dumps("a text of more than twenty-four bytes"))
     with pytest.raises(CheckpointError, match="not a usable GGUF file: it starts with"):
         open_checkpoint(tmp_path / "notes.txt")
+
+
+def test_folder_of_one_gguf_file(tmp_path):
+    tiny.write_gguf(tmp_path / "m.gguf", "smollm2")
+    assert open_checkpoint(tmp_path).path == tmp_path / "m.gguf"
+    tiny.write_gguf(tmp_path / "other.gguf", "smollm2")
+    with pytest.raises(CheckpointError, match="no model"):
+        open_checkpoint(tmp_path)
