@@ -76,12 +76,13 @@ def _penalise_row(
     stop_ids: Int[Array, "E"],
 ) -> Float[Array, "T V"]:
     vocab = logits.shape[-1]
-    values = logits.at[:, _slots(warpers.bias_ids, vocab)].add(warpers.bias_values[None, :], mode="drop")
-    values = _repeat_penalties(values, warpers, history, window, ancestors)
+    # Vectors over the vocabulary are scattered, never matrices: TPUs would lay those out with the window innermost.
+    bias = jnp.zeros(vocab, jnp.float32).at[_slots(warpers.bias_ids, vocab)].add(warpers.bias_values, mode="drop")
+    values = _repeat_penalties(logits + bias[None, :], warpers, history, window, ancestors)
     # Node t judges the output token that stands depth(t) after the last known one; depth counts the ancestors.
     output = history.length - history.prompt_length + jnp.sum(ancestors, -1, dtype=jnp.int32) - 1
-    banned = jnp.where(output < warpers.min_tokens, -jnp.inf, 0.0)
-    return values.at[:, _slots(stop_ids, vocab)].add(banned[:, None], mode="drop")
+    stops = jnp.zeros(vocab, bool).at[_slots(stop_ids, vocab)].set(True, mode="drop")
+    return jnp.where(stops[None, :] & (output < warpers.min_tokens)[:, None], -jnp.inf, values)
 
 
 def _slots(ids: Int[Array, "..."], vocab: int) -> Int[Array, "..."]:
@@ -96,7 +97,7 @@ def _repeat_penalties(
     window: Int[Array, "T"],
     ancestors: Bool[Array, "T T"],
 ) -> Float[Array, "T V"]:
-    """Penalise by the committed history everywhere, then again, from the start, the few tokens drafted on each path."""
+    """Penalise by the committed history, and at each node by the drafts before it on its path."""
     vocab = values.shape[-1]
     known = jnp.arange(history.tokens.shape[0]) < history.length
     output = known & (jnp.arange(history.tokens.shape[0]) >= history.prompt_length)
@@ -107,14 +108,9 @@ def _repeat_penalties(
     # on_path[t, j]: draft j (window[0] is history already) comes before what node t judges.
     #   chain of 2 drafts:  node 0 [. . .]   node 1 [. x .]   node 2 [. x x]
     on_path = ancestors & (jnp.arange(window.shape[0]) > 0)[None, :]
-    same = (window[:, None] == window[None, :]).astype(jnp.float32)
-    drafted = on_path.astype(jnp.float32) @ same  # [t, j] how often window[j] was drafted before node t
-    tokens = jnp.clip(window, 0, vocab - 1)
-    again = _penalty(values[:, tokens], warpers, jnp.ones_like(on_path), count[tokens][None, :] + drafted)
-    everywhere = _penalty(values, warpers, seen[None, :], count[None, :])
-    # A token drafted twice on a path is written twice with one value.
-    at = jnp.where(on_path, _slots(window, vocab)[None, :], vocab)
-    return jax.vmap(lambda row, slots, new: row.at[slots].set(new, mode="drop"))(everywhere, at, again)
+    each = window[:, None] == lax.broadcasted_iota(jnp.int32, values.shape, 1)
+    drafted = on_path.astype(jnp.float32) @ each.astype(jnp.float32)  # [t, v] how often v was drafted before node t
+    return _penalty(values, warpers, seen[None, :] | (drafted > 0), count[None, :] + drafted)
 
 
 def _penalty(
