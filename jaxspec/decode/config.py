@@ -58,6 +58,8 @@ def make_setup(
     sources = [none(lookahead=largest)]
     for draft in drafts:
         sources.append(_source(draft, target, largest, vocab, width, verify))
+    if largest == 0:  # nothing is ever drafted, and a model's loop over depths needs a depth
+        sources = [none(lookahead=0)._replace(name=source.name) for source in sources]
     names = [source.name for source in sources]
     if len(set(names)) != len(names):
         raise ValueError(f"draft sources {names[1:]} have a name twice; give each source once")
@@ -93,6 +95,8 @@ def _source(draft: Draft, target: LanguageModel, lookahead: int, vocab: int, wid
         return lookup(lookahead=lookahead)
     if kind == "exit" and rest.isdecimal():
         return early_exit(target, int(rest), lookahead=lookahead, vocab_size=vocab, vocab_width=width, verify=verify)
+    if kind == "lm":
+        raise ValueError(f"draft source {draft!r} is a name without a model; give ({draft!r}, LanguageModel)")
     raise ValueError(f"draft source {draft!r} is unknown; choose among lookup, lm:NAME_OR_PATH and exit:LAYERS")
 
 

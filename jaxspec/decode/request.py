@@ -47,7 +47,8 @@ def make_request(
     check_prompts(prompts, setup.vocab_size)
     lengths = np.asarray([len(p) for p in prompts], np.int32)
     fresh = _per_row("max_new_tokens", max_new_tokens, rows, np.int64)
-    _refuse("max_new_tokens", fresh, fresh >= 1, "1 or more")
+    fits = fresh < 2**31 - lengths.astype(np.int64)
+    _refuse("max_new_tokens", fresh, (fresh >= 1) & fits, "1 or more, and below 2147483648 with the prompt")
     settings = warpers(rows) if warp is None else warp
     if settings.temperature.shape != (rows,):
         raise ValueError(f"warp has {settings.temperature.shape[0]} rows for {rows} prompts; make it with warpers({rows}, ...)")
@@ -122,9 +123,10 @@ def _per_row(name: str, value: object, rows: int, dtype: type) -> np.ndarray:
     given = np.asarray(value)
     if given.ndim > 1 or (given.ndim == 1 and given.shape[0] != rows) or given.dtype.kind not in "iuf":
         raise ValueError(f"{name} is {value!r} for {rows} rows; give one number, or one number a row")
-    if np.issubdtype(dtype, np.integer) and np.any(given != np.floor(given)):
+    if np.issubdtype(dtype, np.integer) and not np.all(np.isfinite(given) & (given == np.floor(given))):
         raise ValueError(f"{name} is {value!r}; give whole numbers")
-    return np.broadcast_to(given.astype(dtype), (rows,))
+    with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
+        return np.broadcast_to(given.astype(dtype), (rows,))
 
 
 def _refuse(name: str, values: np.ndarray, good: np.ndarray, rule: str) -> None:

@@ -27,7 +27,7 @@ def offer(
             most = jnp.clip(source.max_positions - view.length, 0, cap)
         if source.cost == FREE:
             free[index], _ = source.propose(params, view, state, most)
-            most = free[index].count
+            most = jnp.minimum(free[index].count, most)
         offered.append(most)
         match.append(free[index].match if index in free else jnp.zeros_like(cap))
         lag.append(jnp.zeros_like(cap) if source.lag is None else source.lag(state, view))
@@ -69,18 +69,19 @@ def propose(
     One `lax.switch` over the model sources, repeated while a row waits for one: a round in which all rows agree runs one
     branch, a round without a model draft runs none.
     """
-    proposal = empty_proposal(len(view.length), setup.lookahead)
-    for index, offered in free.items():
-        proposal = _merge(proposal, offered, choice.source == index)
-    proposal = proposal._replace(count=jnp.minimum(proposal.count, choice.lookahead))
     models = [i for i, source in enumerate(setup.sources) if source.cost == MODEL]
-    if not models:
-        return proposal, {}
     wanted = {i: jnp.where(choice.source == i, choice.lookahead, 0) for i in models}
     runs = [functools.partial(setup.sources[i].propose, params, view, states[i], wanted[i]) for i in models]
     shapes = [jax.eval_shape(run) for run in runs]
-    if shapes[0][0].q_log is not None:
-        proposal = proposal._replace(q_log=jnp.zeros(shapes[0][0].q_log.shape, jnp.float32))
+    proposal = empty_proposal(len(view.length), setup.lookahead)
+    laws = [each.q_log for each in (*free.values(), *(drafted for drafted, _ in shapes)) if each.q_log is not None]
+    if laws:
+        proposal = proposal._replace(q_log=jnp.zeros(laws[0].shape, jnp.float32))
+    for index, offered in free.items():
+        proposal = _merge(proposal, offered, choice.source == index)
+    proposal = proposal._replace(count=jnp.minimum(proposal.count, choice.lookahead))
+    if not models:
+        return proposal, {}
     scratches = tuple(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), scratch) for _, scratch in shapes)
 
     def branch(number: int, proposal: Proposal, scratches: tuple[PyTree, ...]) -> tuple[Proposal, tuple[PyTree, ...]]:

@@ -132,6 +132,8 @@ def _pass(
     at = state.length[:, None] + jnp.arange(width, dtype=jnp.int32)[None, :]
     tokens = jnp.take_along_axis(view.tokens, jnp.minimum(at, view.tokens.shape[1] - 1), axis=1)
     mask = jnp.broadcast_to(ancestors(chain(width))[None], (len(at), width, width))
+    if draft.name not in params.drafts:
+        raise ValueError(f"draft {draft.name!r} has no parameters; give them in EngineParams.drafts[{draft.name!r}]")
     return draft.model.forward(params.drafts[draft.name], tokens, at, mask, state.cache, logits=logits)
 
 
