@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -86,12 +87,13 @@ class Screen:
         for draft in drafts:
             check_draft(draft)
         columns = (TextColumn("loading {task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-        with Progress(*columns, console=self.console, transient=True) as bar:
+        drawn = self.console.is_terminal and not self.quiet
+        with Progress(*columns, console=self.console, transient=True, disable=not drawn) as bar:
             tasks: dict[str, Any] = {}
 
             def told(name: str, done: int, total: int) -> None:
                 if name not in tasks:
-                    tasks[name] = bar.add_task(name.rpartition("/")[2], total=total)
+                    tasks[name] = bar.add_task(Path(name).name, total=total)
                 bar.update(tasks[name], completed=done)
 
             return load(

@@ -41,10 +41,11 @@ def _read(path: Path) -> bytes:
 def _record(line: str, where: str) -> str | list[dict[str, Any]]:
     try:
         record = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f'{where} is not JSON ({error}); write one object a line, {{"prompt": "..."}}') from None
-    if isinstance(record, dict) and isinstance(record.get("prompt"), str) and record["prompt"]:
-        return record["prompt"]
-    if isinstance(record, dict) and isinstance(record.get("messages"), list) and record["messages"]:
-        return record["messages"]
+    prompt, messages = (record.get("prompt"), record.get("messages")) if isinstance(record, dict) else (None, None)
+    if isinstance(prompt, str) and prompt:
+        return prompt
+    if isinstance(messages, list) and messages and all(isinstance(message, dict) for message in messages):
+        return messages
     raise ValueError(f'{where} has no prompt; write {{"prompt": "..."}} with a text that is not empty, or {{"messages": [...]}}')
