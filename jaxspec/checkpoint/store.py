@@ -123,11 +123,16 @@ def open_folder(path: Path) -> tuple[dict[str, Any], dict[str, LazyTensor]]:
     """Config and lazy tensors of one of our checkpoints, checked against each other. Raises CheckpointError."""
     config = read_config(path)
     with _reading(path) as reader:
-        metadata = reader.metadata(path / PARAMS).item_metadata
+        metadata = reader.metadata(_params(path)).item_metadata
         described = {} if metadata is None else metadata.tree
         found = {name: _lazy(path, name, tuple(meta.shape), np.dtype(meta.dtype)) for name, meta in described.items()}
     names.check(found, ModelConfig.from_hf(config), where=str(path))
     return config, found
+
+
+def _params(path: Path) -> Path:
+    """The folder that Orbax reads; of a relative path it finds no tensors and says nothing."""
+    return path.absolute() / PARAMS
 
 
 @contextlib.contextmanager
@@ -153,7 +158,7 @@ def _lazy(path: Path, name: str, shape: Shape, dtype: np.dtype) -> LazyTensor:
         with _reading(path) as reader:
             args = {name: ocp.RestoreArgs(restore_type=np.ndarray)}
             found = reader.restore(
-                path / PARAMS, args=ocp.args.PyTreeRestore(wanted, restore_args=args, partial_restore=True)
+                _params(path), args=ocp.args.PyTreeRestore(wanted, restore_args=args, partial_restore=True)
             )
         return found[name].astype(target, copy=False)
 
@@ -184,4 +189,4 @@ def restore(
         for name, t in tensors.items()
     }
     with _reading(path) as reader:
-        return reader.restore(path / PARAMS, args=ocp.args.PyTreeRestore(wanted, restore_args=args))
+        return reader.restore(_params(path), args=ocp.args.PyTreeRestore(wanted, restore_args=args))

@@ -57,6 +57,15 @@ def test_lazy_tensors_are_the_same(stored):
     np.testing.assert_array_equal(half, tiny.params("smollm2")["norm.weight"].astype(np.float16))
 
 
+def test_a_relative_path_will_do(stored, monkeypatch):
+    monkeypatch.chdir(stored.parent)
+    _, loaded = load(stored.name)
+    assert sorted(loaded) == sorted(tiny.params("smollm2"))
+    np.testing.assert_array_equal(
+        open_checkpoint(stored.name).tensors["norm.weight"].read(), tiny.params("smollm2")["norm.weight"]
+    )
+
+
 @pytest.mark.parametrize("to", [(2, 4), (8, 1), (1, 8)])
 def test_written_on_one_mesh_loads_on_another(to, tmp_path):
     params = tiny.params("smollm2")
