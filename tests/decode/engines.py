@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxspec import decode
 from jaxspec.decode.state import State
+from jaxspec.drafts import lm, lookup
 from jaxspec.outcome import FINISH_REASON
 from tests.decode import tiny
 from tests.decode.automata import automaton, random_table, related_table
@@ -36,6 +37,11 @@ class Engine:
         return self.setup.names.index(name)
 
 
+def look_up(lookahead: int) -> decode.DraftSource:
+    """Lookup with settings that do not follow the package's own."""
+    return lookup(max_match=4, min_match=2, lookahead=lookahead)
+
+
 @functools.cache
 def tiny_engine(verify: str, *, lookahead: int = 4, logprobs: bool = True) -> Engine:
     """Real caches: a target of two layers with lookup, its first layer, a smaller model and a script as drafts."""
@@ -43,7 +49,7 @@ def tiny_engine(verify: str, *, lookahead: int = 4, logprobs: bool = True) -> En
     draft, draft_params = tiny.model_of(tiny.DRAFT, 1, 0.5)
     setup = decode.make_setup(
         model,
-        drafts=("lookup", "exit:1", ("lm:d", draft), script(lookahead)),
+        drafts=(look_up(lookahead), "exit:1", ("lm:d", draft), script(lookahead)),
         select=scheduled(lookahead, model.config.vocab_size if verify == "rejection" else 0),
         verify=verify,
         lookahead=lookahead,
@@ -51,36 +57,53 @@ def tiny_engine(verify: str, *, lookahead: int = 4, logprobs: bool = True) -> En
         vocab_size=tiny.VOCAB,
         logprobs=logprobs,
     )
-    return Engine(setup, plain_setup(model, tiny.VOCAB), decode.EngineParams(params, {"lm:d": draft_params}, ()), 192)
+    return Engine(setup, plain_setup(model, tiny.VOCAB), decode.EngineParams(params, {"lm:d": draft_params}, ()), 256)
 
 
 @functools.cache
 def table_engine(verify: str, *, lookahead: int = 5) -> Engine:
-    """Tables for models: many rows, a known law, padding of three sizes; the second draft ends at 64 positions."""
+    """Tables for models: many rows, a known law, padding of three sizes; the second draft ends at 64 positions.
+
+    The last source is faulty: its cache takes the last draft for one it has run.
+    """
     vocab = TABLE_VOCAB
     target = random_table(vocab, 0, padded=2)
     drafts = {
         "lm:d": {"table": jnp.asarray(related_table(target, vocab, 1, padded=4))},
         "lm:short": {"table": jnp.asarray(related_table(target, vocab, 2, padded=0))},
     }
+    drafts["lm:hole"] = drafts["lm:d"]
     model = automaton(vocab + 2)
     setup = decode.make_setup(
         model,
         drafts=(
-            "lookup",
+            look_up(lookahead),
             ("lm:d", automaton(vocab + 4)),
             ("lm:short", automaton(vocab, max_positions=64)),
             script(lookahead),
+            *([] if verify != "greedy" else [with_a_hole(automaton(vocab + 4), lookahead, vocab, vocab + 2)]),
         ),
         select=scheduled(lookahead),
         verify=verify,
         lookahead=lookahead,
-        windows=(1, 2, 4, 1 + lookahead),
+        windows=(1, 1 + lookahead),
         vocab_size=vocab,
         logprobs=True,
     )
     params = decode.EngineParams({"table": jnp.asarray(target)}, drafts, ())
-    return Engine(setup, plain_setup(model, vocab), params, 192)
+    return Engine(setup, plain_setup(model, vocab), params, 256)
+
+
+def with_a_hole(model: decode.LanguageModel, lookahead: int, vocab: int, width: int) -> decode.DraftSource:
+    """A model draft that takes the last draft of a fully accepted round for one that is in its cache."""
+    source = lm("lm:hole", model, lookahead=lookahead, vocab_size=vocab, vocab_width=width, verify="greedy")
+
+    def observe(state, scratch, view, ran, verdict):
+        after = source.observe(state, scratch, view, ran, verdict)
+        missed = ran & (verdict.count > 1) & (after.length < view.length + verdict.count - 1)
+        return after._replace(length=after.length + missed.astype(jnp.int32))
+
+    return source._replace(observe=observe)
 
 
 def small_engine(
@@ -93,7 +116,6 @@ def small_engine(
     lookahead: int = 3,
     laws: int = 0,
     version: int = 0,
-    **options: Any,
 ) -> Engine:
     """A table engine with few sources and two widths, for what needs a compiled program of its own.
 
@@ -109,9 +131,11 @@ def small_engine(
         lookahead=lookahead,
         windows=(1, 1 + lookahead),
         vocab_size=vocab,
-        **options,
+        logprobs=True,
     )
-    return Engine(setup, plain_setup(model, vocab), decode.EngineParams({"table": jnp.asarray(table)}, params or {}, ()), 64)
+    return Engine(
+        setup, plain_setup(model, vocab), decode.EngineParams({"table": jnp.asarray(table)}, params or {}, ()), 64
+    )
 
 
 @functools.cache

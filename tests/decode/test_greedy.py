@@ -1,12 +1,10 @@
 """Greedy decoding is the plain loop, token for token, whatever drafts."""
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec.verify import VERIFIERS
-from tests.decode import automata
-from tests.decode.engines import TABLE_ROWS, TABLE_VOCAB, plain, run, scripted, small_engine, table_engine, tiny_engine
+from tests.decode import automata, faulty
+from tests.decode.engines import TABLE_ROWS, TABLE_VOCAB, plain, run, scripted, table_engine, tiny_engine
 from tests.decode.schedule import always, shuffled
 
 PROMPTS = [[5], [3, 1, 4, 1, 5, 9, 2], [6, 22, 17, 8, 6, 22, 17, 8, 6, 22, 17, 8, 6, 22, 17, 8, 6], [11, 0, 28] * 4]
@@ -75,26 +73,18 @@ def test_a_large_ragged_batch_gives_the_plain_tokens_on_any_schedule(seed):
     assert got.tokens == wanted.tokens
 
 
-def refused_everywhere(engine, prompts):
+def refused_everywhere(fault):
     """Drafts that are wrong at every position; the run must refuse each, from the first draft of a round on."""
-    wanted = plain(engine, prompts, max_new_tokens=20)
-    drafts = scripted(engine, prompts, wrong(wanted.tokens, TABLE_VOCAB))
+    wanted = plain(faulty.ENGINE, faulty.PROMPTS, max_new_tokens=20)
+    drafts = scripted(faulty.ENGINE, faulty.PROMPTS, wrong(wanted.tokens, TABLE_VOCAB))
     for lookahead in (1, 2, 3):
-        got = run(engine, prompts, always(len(prompts), 1, lookahead), drafts, max_new_tokens=20)
+        got = faulty.run_with(fault, always(8, 1, lookahead), drafts, max_new_tokens=20)
         assert got.tokens == wanted.tokens
         assert total(got, "accepted", 1) == 0
         assert total(got, "proposed", 1) > 0
 
 
-def test_the_first_draft_is_verified_too(monkeypatch):
-    prompts = [[t] for t in range(TABLE_VOCAB)]
-    refused_everywhere(small_engine("greedy"), prompts)
-
-    def lenient(logits, drafts, count, *rest):
-        accepted, _ = VERIFIERS["coupled"](logits, drafts, count, *rest)
-        accepted = jnp.maximum(accepted, jnp.minimum(count, 1))
-        return accepted, jnp.take_along_axis(jnp.argmax(logits, -1), accepted[:, None], 1)[:, 0].astype(jnp.int32)
-
-    monkeypatch.setitem(VERIFIERS, "greedy", lenient)
+def test_the_first_draft_is_verified_too():
+    refused_everywhere(faulty.NONE)
     with pytest.raises(AssertionError):
-        refused_everywhere(small_engine("greedy", version=16), prompts)
+        refused_everywhere(faulty.FIRST_DRAFT_UNVERIFIED)

@@ -24,7 +24,14 @@ TARGET = ModelConfig(
     max_positions=512,
 )
 DRAFT = dataclasses.replace(
-    TARGET, vocab_size=36, hidden_size=16, intermediate_size=24, num_layers=1, num_heads=2, num_kv_heads=1, max_positions=128
+    TARGET,
+    vocab_size=36,
+    hidden_size=16,
+    intermediate_size=24,
+    num_layers=1,
+    num_heads=2,
+    num_kv_heads=1,
+    max_positions=128,
 )
 
 
