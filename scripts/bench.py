@@ -16,6 +16,9 @@ from jaxspec.bench.run import PEERS, Options, bench
 from jaxspec.bench.show import plot, progress, tables
 from jaxspec.console import fail
 
+WIDTH = 120
+"""Columns of a table that goes to a file."""
+
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -56,8 +59,9 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return fail("interrupted; nothing was written", 130)
     console = Console()
-    for table in tables(report):
-        console.print(table)
+    console = console if console.is_terminal else Console(width=WIDTH)
+    for part in tables(report):
+        console.print(part, highlight=False)
     if asked.json:
         Path(asked.json).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     if asked.plot:

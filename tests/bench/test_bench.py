@@ -249,8 +249,8 @@ def test_nothing_compiles_after_the_warm_up(report):
 
 def test_tables_show_every_category_and_contender(report):
     console = Console(width=160, record=True, file=io.StringIO())
-    for table in show.tables(report):
-        console.print(table)
+    for part in show.tables(report):
+        console.print(part)
     text = console.export_text()
     for word in ("overall", "fixed:none", "rule", "lookup", "8/8", "window", "MB of weights"):
         assert word in text
