@@ -194,7 +194,8 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "num_local_experts": (None, 0),
     "num_nextn_predict_layers": (None, 0),
     "quantization_config": (None,),
-    "auto_map": (None,),
+    "lm_head_bias": (None, False),
+    "use_mrope": (None, False),
 }
 """Fields that change what some model computes, and the values at which they do not.
 

@@ -29,8 +29,8 @@ def rope_from_hf(name: str, family: Family, fields: Fields) -> dict[str, Any]:
         ValueError: a kind of scaling, or a setting of it, that is not supported.
     """
     stated, local = _parameters(family, fields)
-    theta = _first(stated.get("rope_theta"), fields["rope_theta"], 1e6 if name == "gemma3_text" else 1e4)
-    fraction = _first(stated.get("partial_rotary_factor"), fields.get("partial_rotary_factor"), 1.0)
+    theta = _agreed("rope_theta", stated, fields, 1e6 if name == "gemma3_text" else 1e4)
+    fraction = _agreed("partial_rotary_factor", stated, fields, 1.0)
     if "partial_rotary_factor" not in family.reads and fraction != 1.0:
         raise ValueError(f"partial_rotary_factor is {fraction!r}, which family {name} does not support; 1.0 is")
     kind = _kind(name, stated)
@@ -75,6 +75,16 @@ def _theirs(ours: str) -> str:
 
 def _first(*values: Any) -> Any:
     return next((value for value in values if value is not None), None)
+
+
+def _agreed(name: str, stated: Mapping[str, Any], fields: Fields, default: int | float) -> Any:
+    """A field that the rotary settings and the config itself may both have."""
+    inner, outer = stated.get(name), fields.get(name)
+    if inner is not None and outer is not None and inner != outer:
+        raise ValueError(
+            f"{name} is {outer!r} in the config and {inner!r} in its rotary settings; leave one of them out"
+        )
+    return _first(inner, outer, default)
 
 
 def _parameters(family: Family, fields: Fields) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -130,7 +140,7 @@ def _scaling(kind: str, stated: Mapping[str, Any], fields: Fields) -> RopeScalin
     given = {ours: stated.get(_theirs(ours)) for ours in reads}
     trained = fields["max_position_embeddings"]
     if "original_max_positions" in reads:
-        given["original_max_positions"] = _first(fields.get(ORIGINAL), given["original_max_positions"], trained)
+        given["original_max_positions"] = _agreed(ORIGINAL, stated, fields, trained)
         check_integer(ORIGINAL, given["original_max_positions"], 1, 2**30)
         if given["factor"] is None and kind != "llama3":
             given["factor"] = trained / given["original_max_positions"]

@@ -51,7 +51,7 @@ def config_from_hf(config: Mapping[str, Any]) -> ModelConfig:
     bias = _flag(fields, "attention_bias")
     settings = {
         "num_kv_heads": heads if fields["num_key_value_heads"] is None else fields["num_key_value_heads"],
-        "head_dim": fields["hidden_size"] // heads if fields["head_dim"] is None else fields["head_dim"],
+        "head_dim": _head_dim(fields),
         "activation": _activation(fields),
         "qkv_bias": bias,
         "out_bias": bias,
@@ -144,6 +144,15 @@ def _activation(fields: Fields) -> str:
         if not isinstance(said, str) or ACTIVATIONS.get(said, said) != ACTIVATIONS.get(name):
             raise ValueError(f"activation {said!r} is not supported here; supported are {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]
+
+
+def _head_dim(fields: Fields) -> Any:
+    size, heads = fields["hidden_size"], fields["num_attention_heads"]
+    if fields["head_dim"] is not None:
+        return fields["head_dim"]
+    if size % heads:
+        raise ValueError(f"hidden_size is {size}, which {heads} heads do not divide; give head_dim")
+    return size // heads
 
 
 def _query_scale(fields: Fields) -> float | None:

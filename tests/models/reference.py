@@ -1,5 +1,6 @@
 """transformers' model of a tiny config with our parameters. Imports torch when called, so that collection does not."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 def transformers_config(fields: Mapping[str, Any]) -> Any:
     from transformers import AutoConfig
 
-    return AutoConfig.for_model(**fields)
+    return AutoConfig.for_model(**copy.deepcopy(dict(fields)))  # it fills in the dictionaries that it is given
 
 
 def transformers_model(fields: Mapping[str, Any], params: Mapping[str, Any], *, bfloat16: bool = False) -> Any:

@@ -93,6 +93,62 @@ def test_configs_are_read_and_written_as_transformers_does(name: str):
     close(written, ref.logits(ref.transformers_model(fields, params), tokens))
 
 
+HARMLESS = {
+    # training, generation, housekeeping
+    *(
+        "_name_or_path",
+        "architectures",
+        "attention_dropout",
+        "chunk_size_feed_forward",
+        "dtype",
+        "embd_pdrop",
+        "id2label",
+    ),
+    *(
+        "initializer_range",
+        "is_encoder_decoder",
+        "label2id",
+        "output_attentions",
+        "output_hidden_states",
+        "pad_token_id",
+    ),
+    *("problem_type", "resid_pdrop", "return_dict", "transformers_version", "use_cache"),
+    # a parallel layout of the same products
+    "pretraining_tp",
+    # nothing reads it while layer_types is there
+    *("max_window_layers", "sliding_window_pattern", "_sliding_window_pattern"),
+}
+"""Fields of transformers' configs that change no logit."""
+
+
+@pytest.mark.parametrize("name", ["llama2", "mistral", "qwen2-sliding", "qwen3", "gemma2", "gemma3", "longrope"])
+def test_every_field_of_transformers_is_read_or_refused(name: str):
+    """Another value gives another config or an error: a field that nobody reads is a bug found twice elsewhere."""
+    saved = ref.transformers_config((t.FAMILIES | t.LENGTH_SCALINGS)[name]).to_dict()
+    config, unread = config_from_hf(saved), []
+    for field in saved.keys() - HARMLESS:
+        for value in others(saved[field]):
+            try:
+                if config_from_hf({**saved, field: value}) == config:
+                    unread.append((field, value))
+            except ValueError:
+                continue
+    assert not unread
+
+
+def others(value: object) -> list:
+    """Values of the same kind that mean something else."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int | float):
+        return [value * 2]
+    if isinstance(value, dict):
+        return [{**value, key: inner} for key in value for inner in others(value[key])]
+    if isinstance(value, list):
+        return [value[::-1] if value[::-1] != value else [*value, *value]]
+    return [True] if value is None else ["relu"]
+
+
 def test_defaults_are_those_of_transformers():
     """A config.json that leaves everything out but the sizes."""
     from transformers import AutoConfig

@@ -82,7 +82,6 @@ REFUSED = {
     "head groups": ({"num_key_value_heads": 3}, "num_heads is 4; a multiple of num_kv_heads 3"),
     "no key-value heads": ({"num_key_value_heads": 0}, "num_kv_heads is 0"),
     "odd heads": ({"head_dim": 7}, "an even number is needed"),
-    "heads wider than the model": ({"num_attention_heads": 64, "num_key_value_heads": 64}, "head_dim is 0"),
     "norm_eps": ({"rms_norm_eps": -1.0}, "norm_eps is -1.0"),
     "norm_eps not a number": ({"rms_norm_eps": math.nan}, "norm_eps is nan"),
     "theta": ({"rope_theta": 0}, "rope_theta is 0"),
@@ -91,7 +90,7 @@ REFUSED = {
     "flag as text": ({"attention_bias": "no"}, "attention_bias is 'no'; true or false"),
     "eos": ({"eos_token_id": [-1]}, "is -1"),
     "quantised": ({"quantization_config": {"bits": 4}}, "quantization_config is"),
-    "remote code": ({"auto_map": {"AutoModel": "x.Y"}}, "auto_map is"),
+    "head of a fraction": ({"num_attention_heads": 6}, "hidden_size is 32, which 6 heads do not divide; give head_dim"),
     "soft cap": ({"final_logit_softcapping": 30.0}, "final_logit_softcapping is 30.0, which family llama"),
     "sliding llama": ({"sliding_window": 8}, "sliding_window is 8, which family llama does not support"),
     "bidirectional": ({"use_bidirectional_attention": True}, "use_bidirectional_attention is True"),
@@ -109,6 +108,10 @@ REFUSED = {
         "say different things",
     ),
     "rope types": ({"rope_scaling": {"type": "linear", "rope_type": "yarn", "factor": 2.0}}, "its rope_type 'yarn'"),
+    "two bases": (
+        {"rope_theta": 5e5, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+        "rope_theta is 500000.0 in the config and 10000.0 in its rotary settings",
+    ),
     "no factor": ({"rope_scaling": {"type": "linear"}}, "needs factor"),
     "factor 0": ({"rope_scaling": {"type": "linear", "factor": 0}}, "factor is 0"),
     "factor as text": ({"rope_scaling": {"type": "dynamic", "factor": "2"}}, "factor is '2'"),
@@ -182,6 +185,7 @@ def test_a_hostile_value_in_any_field_is_read_or_refused(name: str):
 def test_harmless_fields_are_accepted():
     """What training tools leave behind, and fields at the value at which they change nothing."""
     extra = {
+        "auto_map": {"AutoModel": "x.Y"},
         "pretraining_tp": 2,
         "attention_dropout": 0.1,
         "use_cache": False,

@@ -97,7 +97,7 @@ SCALINGS = {
     "linear": llama(rope_scaling={"type": "linear", "factor": 3.0}),
     "yarn": wide(rope_scaling=YARN),
     "yarn-mscale": wide(rope_scaling={**YARN, "mscale": 0.7, "mscale_all_dim": 1.1, "truncate": False}),
-    "yarn-betas": wide(rope_parameters={**YARN, "beta_fast": 4.0, "beta_slow": 0.5, "rope_theta": 50.0}),
+    "yarn-betas": llama(head_dim=32, rope_parameters={**YARN, "beta_fast": 4.0, "beta_slow": 0.5, "rope_theta": 50.0}),
     "yarn-attention": wide(rope_scaling={**YARN, "attention_factor": 0.8}),
     "qwen2-yarn": {"model_type": "qwen2", **SIZES, "rope_scaling": {**YARN, "factor": 2.0}},
     "gemma3-new": {
