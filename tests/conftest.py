@@ -22,7 +22,7 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 
 def check_function(function: Callable, *args, **kwargs) -> Callable:
-    """Beartype, but for constructors: jax rebuilds dataclass pytrees with batched arrays, shardings or None as leaves."""
+    """Beartype, but for constructors: jax rebuilds dataclass pytrees with batches, shardings or None as leaves."""
     return function if function.__name__ == "__init__" else beartype.beartype(function, *args, **kwargs)
 
 
