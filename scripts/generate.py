@@ -51,12 +51,15 @@ def main(arguments: list[str] | None = None) -> int:
     screen = Screen(quiet=args.quiet, text=not args.json)
     try:
         answer = screen.generate(args)
+        if args.json:
+            print(json.dumps(screen.as_json(answer)), flush=True)
     except ValueError as error:
         return fail(str(error))
     except KeyboardInterrupt:
         return fail("interrupted before the first token", 130)
-    if args.json:
-        print(json.dumps(screen.as_json(answer)))
+    except OSError as error:  # a full disk, or a reader that has left, as in `generate.py | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python fails again when it flushes at exit
+        return 1 if isinstance(error, BrokenPipeError) else fail(str(error), 1)
     screen.report(answer)
     return 130 if any(r.finish_reason == "interrupted" for r in answer.results) else 0
 

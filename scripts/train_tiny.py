@@ -50,11 +50,11 @@ def train(args: argparse.Namespace) -> None:
     configs = [ModelConfig(**SHARED, **sizes, **ends) for sizes in (TARGET, DRAFT)]
     (big, p), (small, q) = (bind(Decoder(c, rngs=nnx.Rngs(args.seed + i))) for i, c in enumerate(configs))
     batches = partial(training.windows, rows=ROWS, width=WIDTH + 1)
+    unseen = list(batches(held, steps=20, seed=0))
     first, second = (batches(kept, steps=args.steps, seed=args.seed + i) for i in range(2))
     p, _ = training.fit(training.next_token(big, exits=EXITS), p, first, recipe, on_step=partial(say, "target", began))
     apart = training.divergence(small, big)
     q, _ = training.fit(apart, q, second, recipe, context=p, on_step=partial(say, "draft", began))
-    unseen = list(batches(held, steps=20, seed=0))
     loss = training.mean_over(training.next_token(big), p, unseen)
     behind = training.mean_over(apart, q, unseen, context=p)
     print(f"held-out text, nats a token: the target's loss {loss:.3f}, the draft's divergence {behind:.3f}")
