@@ -28,6 +28,7 @@ def contenders(pipeline: Pipeline, ask: Ask, *, threads: int) -> list[Contender]
     """
     torch.set_num_threads(threads)
     transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()  # it warns of options that its own assisted decoding passes
     model = build(pipeline.target, ask)
     first = "greedy" if ask.temperature == 0 else "sampling"
     found = [
