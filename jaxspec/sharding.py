@@ -109,7 +109,10 @@ def param_shardings(shapes: Mapping[str, Any], mesh: Mesh, *, head_dim: int) -> 
 def partition(axes: Sequence[str], counts: Sequence[int], mesh: Mesh) -> PartitionSpec:
     """Mesh axis of each logical axis, None where its count does not divide; trailing Nones are left out."""
     names = [RULES[axis] for axis in axes]
-    fit = [name if name and count % mesh.shape[name] == 0 else None for name, count in zip(names, counts, strict=True)]
+    parts = [1 if name is None else mesh.shape[name] for name in names]
+    # an axis of size 1 is left out as well: compiled programs return shardings without it
+    fits = [part > 1 and count % part == 0 for part, count in zip(parts, counts, strict=True)]
+    fit = [name if good else None for name, good in zip(names, fits, strict=True)]
     while fit and fit[-1] is None:
         fit.pop()
     return PartitionSpec(*fit)
