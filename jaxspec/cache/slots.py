@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxspec.sharding import by_rows
+from jaxspec.sharding import by_rows, keep_whole
 
 
 class LayerCache(NamedTuple):
@@ -134,7 +134,7 @@ def _write(
     """The window's entries along the path, of every row that this device holds."""
     if path is not None:
         fresh = jnp.take_along_axis(fresh, path[:, None, :, None], axis=2)
-    fresh = fresh.astype(slots.dtype)
+    slots, fresh = keep_whole(slots, 1), keep_whole(fresh.astype(slots.dtype), 1)
     for row in range(fresh.shape[0]):
         slots = _write_row(slots, fresh[row : row + 1], length[row], row, ring)
     return slots
@@ -143,7 +143,11 @@ def _write(
 def _write_row(slots: jax.Array, fresh: jax.Array, start: jax.Array, row: int, ring: int | None) -> jax.Array:
     if ring is None:
         return jax.lax.dynamic_update_slice(slots, fresh, (row, 0, start, 0))
-    width = fresh.shape[2]
+    width, spill = fresh.shape[2], slots.shape[2] - ring
+    if width > spill:  # the write would be moved, and overwrite what the sliding window still needs
+        raise ValueError(
+            f"{width} tokens are committed at once to a cache made for {spill}; give init_cache that headroom"
+        )
     start = jnp.mod(start, ring)
     slots = jax.lax.dynamic_update_slice(slots, fresh, (row, 0, start, 0))
     # entry t >= ring - start spilled past the ring: repeat it at slot t - (ring - start)

@@ -139,6 +139,12 @@ def test_a_ring_is_used_where_it_saves_slots():
     assert [layer.k.shape[2] for layer in cache.layers] == [40, 13, 39, 40, 40]
 
 
+def test_a_window_wider_than_the_headroom_is_refused():
+    values = np.arange(5.0)[None] + 100 * np.arange(3)[:, None]
+    with pytest.raises(ValueError, match="5 tokens are committed at once to a cache made for 4"):
+        commit(empty(windows=(5,)), window_of(values, 1), None, jnp.asarray([5, 5, 5]))
+
+
 def test_windows_are_cut_and_joined():
     window = window_of(np.arange(4.0)[None], 3)
     short = first_tokens(window, 2)
