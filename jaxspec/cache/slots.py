@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxspec.sharding import by_rows, keep_whole
+from jaxspec.sharding import by_rows
 
 
 class LayerCache(NamedTuple):
@@ -134,7 +134,7 @@ def _write(
     """The window's entries along the path, of every row that this device holds."""
     if path is not None:
         fresh = jnp.take_along_axis(fresh, path[:, None, :, None], axis=2)
-    slots, fresh = keep_whole(slots, 1), keep_whole(fresh.astype(slots.dtype), 1)
+    fresh = fresh.astype(slots.dtype)
     for row in range(fresh.shape[0]):
         slots = _write_row(slots, fresh[row : row + 1], length[row], row, ring)
     return slots

@@ -77,5 +77,5 @@ def wraps_a_small_ring(headroom):
 
 def test_a_ring_needs_room_for_rejected_tokens_and_no_more():
     wraps_a_small_ring(4)
-    with pytest.raises(AssertionError):
-        wraps_a_small_ring(2)  # rejected entries overwrite what the window still sees
+    with pytest.raises(ValueError, match="headroom"):
+        wraps_a_small_ring(2)  # rejected entries would overwrite what the window still sees
