@@ -10,7 +10,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 
 from jaxspec import telemetry
-from jaxspec.pipeline import Answer, Pipeline, check_draft, load
+from jaxspec.pipeline import Pipeline, check_draft, load
+from jaxspec.run import Answer
 from jaxspec.sampling import warpers
 from jaxspec.text import Tokenizer, decode_utf8, read_prompts
 
@@ -108,7 +109,7 @@ class Screen:
             )
 
     def show(self, row: int, text: str) -> None:
-        """Print rows in order, a blank line between two: the first unfinished one as it comes, the others in their turn."""
+        """Print rows in order, a blank line between two: the first unfinished one as it comes, then the others."""
         self._waiting[row] = self._waiting.get(row, "") + text
         if row == self._row:
             self._flush()

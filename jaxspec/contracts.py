@@ -59,7 +59,7 @@ class Proposal(NamedTuple):
     """Drafts of every row, padded to the largest lookahead."""
 
     tokens: Int[Array, "B A"]  # int32, A = largest lookahead
-    count: Rows  # drafts that count
+    count: Rows  # pyright: ignore[reportIncompatibleMethodOverride] - drafts that count; tuple.count gives way
     q_log: Float[Array, "B A V"] | None  # log-probabilities sampled drafts came from; None where no source samples
     sampled: RowMask  # False: each draft is a point mass
     match: Rows  # tokens of context that the proposal rests on; 0 where that means nothing
@@ -87,7 +87,8 @@ class Verdict(NamedTuple):
 
     accepted: Rows  # drafts accepted
     emitted: Tokens  # [B, A+1] accepted drafts, then the corrected or bonus token
-    count: Rows  # tokens emitted: accepted + 1, fewer where the row ends; 0 for finished rows
+    # tokens emitted: accepted + 1, fewer where the row ends; 0 for finished rows
+    count: Rows  # pyright: ignore[reportIncompatibleMethodOverride]
     logprobs: Float[Array, "B T"] | None  # of the emitted tokens, under the model's own softmax
 
 
@@ -101,9 +102,7 @@ class Reuse(NamedTuple):
 class Propose(Protocol):
     """Drafts for the rows whose lookahead is above 0; reads only. `scratch` is handed to `observe`."""
 
-    def __call__(
-        self, params: EngineParams, view: View, state: PyTree, lookahead: Rows
-    ) -> tuple[Proposal, PyTree]: ...
+    def __call__(self, params: EngineParams, view: View, state: PyTree, lookahead: Rows) -> tuple[Proposal, PyTree]: ...
 
 
 class Observe(Protocol):
@@ -115,9 +114,7 @@ class Observe(Protocol):
 class CatchUp(Protocol):
     """Bring the source's cache near the committed tokens for the rows in `wanted`; returns tokens taken [B] too."""
 
-    def __call__(
-        self, params: EngineParams, view: View, state: PyTree, wanted: RowMask
-    ) -> tuple[PyTree, Rows]: ...
+    def __call__(self, params: EngineParams, view: View, state: PyTree, wanted: RowMask) -> tuple[PyTree, Rows]: ...
 
 
 class DraftSource(NamedTuple):

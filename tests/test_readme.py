@@ -19,7 +19,11 @@ def blocks(language: str) -> list[str]:
 def namespace() -> dict:
     """What the README's python blocks define, run in order in one namespace, as a reader would, with JAX's defaults."""
     names: dict = {}
-    with pytest.MonkeyPatch.context() as patch, jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        jax.numpy_rank_promotion("allow"),
+        jax.numpy_dtype_promotion("standard"),
+    ):
         patch.chdir(ROOT)
         for block in blocks("python"):
             exec(compile(block, "README.md", "exec"), names)

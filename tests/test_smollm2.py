@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct, float32: the tokens of transformers' greedy decoding, from every source, alone and in a batch."""
+"""SmolLM2-135M-Instruct, float32: transformers' greedy tokens, from every source, alone and in a batch."""
 
 import jax
 import jax.numpy as jnp
@@ -105,7 +105,7 @@ def test_plain_is_transformers_greedy(smollm2, prompts, plain):
 
     model = AutoModelForCausalLM.from_pretrained(smollm2.parent, gguf_file=smollm2.name, dtype=torch.float32).eval()
     assert [disagreements(model, p, o) for p, o in zip(prompts, plain, strict=True)] == [0] * len(PROMPTS)
-    spoilt = plain[0][:40] + [plain[0][40] + 1] + plain[0][41:]
+    spoilt = [*plain[0][:40], plain[0][40] + 1, *plain[0][41:]]
     assert disagreements(model, prompts[0], spoilt) > 0  # the control
 
 

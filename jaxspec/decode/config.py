@@ -78,7 +78,7 @@ def _windows(lookahead: int, windows: Sequence[int]) -> tuple[int, ...]:
         raise ValueError(f"windows are {widths}; give ascending widths that start at 1, for example {WINDOWS}")
     if not 0 <= lookahead <= widths[-1] - 1:
         raise ValueError(
-            f"lookahead {lookahead} is not in 0 to {widths[-1] - 1}, what the widest window of {widths[-1]} tokens holds; "
+            f"lookahead {lookahead} is not in 0 to {widths[-1] - 1}, what the widest window of {widths[-1]} holds; "
             "give a smaller lookahead, or wider windows to make_setup"
         )
     return (*(w for w in widths if w < lookahead + 1), lookahead + 1)
@@ -113,6 +113,10 @@ def _selector(select: str, sources: tuple[DraftSource, ...], lookahead: int, mod
             return fixed(names.index(rest), lookahead if rest != "none" else 0)
         if name in names and tail.isdecimal():
             if int(tail) > lookahead:
-                raise ValueError(f"select {select!r} asks for lookahead {tail}; the largest is {lookahead}, raise lookahead")
+                raise ValueError(
+                    f"select {select!r} asks for lookahead {tail}; the largest is {lookahead}, raise lookahead"
+                )
             return fixed(names.index(name), int(tail))
-    raise ValueError(f"select {select!r} is unknown; choose rule or fixed:SOURCE:K with SOURCE among {', '.join(names)}")
+    raise ValueError(
+        f"select {select!r} is unknown; choose rule or fixed:SOURCE:K with SOURCE among {', '.join(names)}"
+    )

@@ -68,9 +68,14 @@ def _dtype(params: EngineParams) -> DTypeLike:
 
 
 def stream(
-    setup: Setup, params: EngineParams, state: State, *, chunk: int = CHUNK, halt: Callable[[], np.ndarray] | None = None
+    setup: Setup,
+    params: EngineParams,
+    state: State,
+    *,
+    chunk: int = CHUNK,
+    halt: Callable[[], np.ndarray] | None = None,
 ) -> Iterator[Progress]:
-    """Progress after every `chunk` rounds, one chunk late: the device runs the next chunk while the host reads this one.
+    """Progress after every `chunk` rounds, one chunk late: the device runs the next while the host reads this one.
 
     Args:
         state: prefilled; donated.
@@ -106,7 +111,8 @@ def generate(
         prompts: token ids, one sequence a row; ragged.
         max_new_tokens: traced; tokens to generate at the most, exact.
         capacity: static (recompiles); tokens a row's buffers hold, chosen where None.
-        options: those of `make_request`: stop_ids, seed, warp, max_lookahead, draft_temperature, draft_confidence. Traced.
+        options: traced; those of `make_request`: stop_ids, seed, warp, max_lookahead, draft_temperature,
+            draft_confidence.
 
     Raises:
         ValueError: bad input, before anything is compiled.
@@ -117,10 +123,7 @@ def generate(
     state, _ = loop(setup, params, state, 0, np.zeros(len(prompts), bool))  # compiles, runs no round
     jax.block_until_ready(state)
     ready = time.perf_counter()
-    last = None
-    for last in stream(setup, params, state, chunk=1 << 30):
-        pass
-    assert last is not None
+    *_, last = stream(setup, params, state, chunk=1 << 30)
     return collect(last, request, prefill_seconds=ready - began, seconds=time.perf_counter() - ready)
 
 

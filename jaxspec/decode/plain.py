@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from jaxspec.contracts import EngineParams, Setup
 from jaxspec.decode.state import State, on_mesh
+from jaxspec.models.windows import in_branch
 from jaxspec.outcome import LENGTH, RUNNING, STOP
 from jaxspec.sampling import History, gumbel, penalise, pick, token_logprobs, warp
 from jaxspec.sharding import constrain
@@ -15,13 +16,14 @@ from jaxspec.sharding import constrain
 
 @on_mesh
 def plain_step(setup: Setup, params: EngineParams, state: State) -> State:
-    """Every running row's next token: penalise, warp, argmax(log p + Gumbel(seed, position)); argmax at temperature 0."""
+    """Every running row's next token: penalise, warp, argmax(log p + Gumbel(seed, position)); argmax at T = 0."""
     rows = jnp.arange(len(state.length))
     active = state.outcome == RUNNING
     pending = state.tokens[rows, state.length - 1][:, None]
     position = (state.length - 1)[:, None]
     itself = jnp.ones((len(rows), 1, 1), bool)
-    out = setup.target.forward(params.target, pending, position, itself, state.cache)
+    forward = functools.partial(setup.target.forward, params.target, pending, position, itself, state.cache)
+    out = in_branch(forward, jnp.any(active))
     request = state.request
     history = History(state.tokens, state.length, request.prompt_length)
     logits = penalise(out.logits, request.warpers, history, pending, itself, request.stop_ids, setup.vocab_size)

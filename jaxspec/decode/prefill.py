@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxspec.buckets import PREFILL, bucket
 from jaxspec.contracts import EngineParams, Setup
 from jaxspec.decode.state import State, on_mesh
+from jaxspec.models.windows import in_branch
 from jaxspec.sharding import constrain
 from jaxspec.tree import ancestors, chain
 
@@ -45,7 +46,8 @@ def _chunk(setup: Setup, params: EngineParams, state: State, start: jax.Array, w
     tokens = jax.lax.dynamic_slice_in_dim(state.tokens, start, width, axis=1)
     positions = jnp.broadcast_to(start + jnp.arange(width, dtype=jnp.int32)[None, :], (rows, width))
     mask = jnp.broadcast_to(ancestors(chain(width))[None], (rows, width, width))
-    out = setup.target.forward(params.target, tokens, positions, mask, state.cache, logits=False)
     count = jnp.clip(state.length - 1 - start, 0, width)
-    cache = setup.target.commit(state.cache, out.window, None, count)
+    taken = functools.partial(setup.target.forward, params.target, tokens, positions, mask, state.cache, logits=False)
+    window = in_branch(lambda: taken().window, jnp.any(count > 0))
+    cache = setup.target.commit(state.cache, window, None, count)
     return constrain(dataclasses.replace(state, cache=cache), setup.mesh)

@@ -51,11 +51,17 @@ def make_request(
     _refuse("max_new_tokens", fresh, (fresh >= 1) & fits, "1 or more, and below 2147483648 with the prompt")
     settings = warpers(rows) if warp is None else warp
     if settings.temperature.shape != (rows,):
-        raise ValueError(f"warp has {settings.temperature.shape[0]} rows for {rows} prompts; make it with warpers({rows}, ...)")
+        raise ValueError(
+            f"warp has {settings.temperature.shape[0]} rows for {rows} prompts; make it with warpers({rows}, ...)"
+        )
     if setup.verify == "greedy" and np.any(np.asarray(settings.temperature) > 0):
-        raise ValueError("temperature is above 0 but verify is 'greedy'; use verify 'coupled' or 'rejection', or temperature 0")
+        raise ValueError(
+            "temperature is above 0 but verify is 'greedy'; use verify 'coupled' or 'rejection', or temperature 0"
+        )
     ahead = _per_row("max_lookahead", setup.lookahead if max_lookahead is None else max_lookahead, rows, np.int64)
-    _refuse("max_lookahead", ahead, (ahead >= 0) & (ahead <= setup.lookahead), f"0 to {setup.lookahead}, the largest bucket")
+    _refuse(
+        "max_lookahead", ahead, (ahead >= 0) & (ahead <= setup.lookahead), f"0 to {setup.lookahead}, the largest bucket"
+    )
     heat = _per_row("draft_temperature", draft_temperature, rows, np.float32)
     _refuse("draft_temperature", heat, np.isfinite(heat) & (heat >= 0), "0 or more")
     sure = _per_row("draft_confidence", draft_confidence, rows, np.float32)
@@ -105,7 +111,7 @@ def needed_capacity(setup: Setup, prompt_length: int, max_new_tokens: int, capac
         return capacity_bucket(needed)
     if needed > capacity:
         raise ValueError(
-            f"a prompt of {prompt_length} tokens with max_new_tokens {max_new_tokens} needs a capacity of {needed} tokens; "
+            f"a prompt of {prompt_length} tokens with max_new_tokens {max_new_tokens} needs a capacity of {needed}; "
             f"it is {capacity}, so shorten the prompt, ask for less, or raise the capacity"
         )
     return capacity

@@ -1,6 +1,5 @@
 """One round: choose, catch up, propose, judge, commit."""
 
-import dataclasses
 import functools
 from typing import NamedTuple
 
@@ -12,6 +11,7 @@ from jaxspec.buckets import bucket_index
 from jaxspec.contracts import Choice, EngineParams, Proposal, Setup, Verdict, View
 from jaxspec.decode.state import State, look, on_mesh
 from jaxspec.drafts import bank
+from jaxspec.models.windows import in_branch
 from jaxspec.outcome import LENGTH, RUNNING, STOP
 from jaxspec.sharding import constrain
 from jaxspec.telemetry import count
@@ -89,12 +89,14 @@ def _judge(
         everyone = jnp.all((choice.source == index) | ~view.active) & jnp.any(view.active)
         arm = jnp.where(everyone, width + len(arms), arm)
         reuse = source.reuse(scratches[index])
-        arms += [functools.partial(arm_, reuse=reuse, layers=source.reuse_layers) for arm_ in arms[: len(setup.windows)]]
-    return jax.lax.switch(arm, arms)
+        arms += [
+            functools.partial(arm_, reuse=reuse, layers=source.reuse_layers) for arm_ in arms[: len(setup.windows)]
+        ]
+    return jax.lax.switch(arm, arms) if len(arms) > 1 else in_branch(arms[0], jnp.any(view.active))
 
 
 def _emit(view: View, judged: Judged) -> tuple[Verdict, Rows]:
-    """What a row emits: up to its first stop id, up to its limit, nothing once it has ended; and how it stands then.
+    """What a row emits, up to its first stop id and its limit, nothing once it has ended; and how it stands then.
 
     accepted 3, emitted  5 8 2 9, stop id 2   ->   count 3, outcome STOP
     """

@@ -66,8 +66,8 @@ def propose(
 ) -> tuple[Proposal, dict[int, PyTree]]:
     """Every row's drafts from the source it chose, and the scratch of each model source (zeros where it did not run).
 
-    One `lax.switch` over the model sources, repeated while a row waits for one: a round in which all rows agree runs one
-    branch, a round without a model draft runs none.
+    One `lax.switch` over the model sources, repeated while a row waits for one: a round in which all rows agree runs
+    one branch, a round without a model draft runs none.
     """
     models = [i for i, source in enumerate(setup.sources) if source.cost == MODEL]
     wanted = {i: jnp.where(choice.source == i, choice.lookahead, 0) for i in models}
@@ -105,12 +105,20 @@ def propose(
 def _merge(into: Proposal, drafted: Proposal, rows: RowMask) -> Proposal:
     """`drafted` for the given rows, `into` for the others; laws only where `into` keeps them."""
 
-    def pick(old: jax.Array | None, new: jax.Array | None) -> jax.Array | None:
-        if old is None or new is None:
-            return old
+    def pick(old: jax.Array, new: jax.Array) -> jax.Array:
         return jnp.where(rows.reshape(-1, *[1] * (old.ndim - 1)), new, old)
 
-    return Proposal(*(pick(old, new) for old, new in zip(into, drafted, strict=True)))
+    laws = into.q_log
+    if laws is not None and drafted.q_log is not None:
+        laws = pick(laws, drafted.q_log)
+    return Proposal(
+        tokens=pick(into.tokens, drafted.tokens),
+        count=pick(into.count, drafted.count),
+        q_log=laws,
+        sampled=pick(into.sampled, drafted.sampled),
+        match=pick(into.match, drafted.match),
+        confidence=pick(into.confidence, drafted.confidence),
+    )
 
 
 def observe(

@@ -1,8 +1,7 @@
 """How a model draft turns its logits into drafted tokens, one depth at a time, shared by every such source."""
 
-from typing import NamedTuple
-
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +39,15 @@ def samples(view: View) -> RowMask:
 
 
 def draw(
-    drawing: Drawing, logits: jax.Array, depth: jax.Array, view: View, lookahead: Rows, *, coupled: bool, vocab: int, width: int
+    drawing: Drawing,
+    logits: jax.Array,
+    depth: jax.Array,
+    view: View,
+    lookahead: Rows,
+    *,
+    coupled: bool,
+    vocab: int,
+    width: int,
 ) -> Drawing:
     """Draw draft number `depth` (0-based) from the draft's logits [B, Vq].
 

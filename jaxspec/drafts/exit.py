@@ -63,7 +63,9 @@ def early_exit(
         )
     total = model.config.num_layers
     if not 1 <= layers < total:
-        raise ValueError(f"exit:{layers} asks for {layers} layers; the target has {total}, so give exit:1 to exit:{total - 1}")
+        raise ValueError(
+            f"exit:{layers} asks for {layers} layers; the target has {total}, so give exit:1 to exit:{total - 1}"
+        )
     exit_ = Exit(model, layers, lookahead, vocab_size, vocab_width, verify)
     return DraftSource(
         name=f"exit:{layers}",
@@ -80,9 +82,7 @@ def early_exit(
     )
 
 
-def _propose(
-    exit_: Exit, params: EngineParams, view: View, state: PyTree, lookahead: Rows
-) -> tuple[Proposal, Scratch]:
+def _propose(exit_: Exit, params: EngineParams, view: View, state: PyTree, lookahead: Rows) -> tuple[Proposal, Scratch]:
     del state
     rows, carried = len(view.length), exit_.lookahead + 1
     slots = jnp.arange(carried + 1, dtype=jnp.int32)
@@ -91,18 +91,31 @@ def _propose(
         """Window token `depth` [B, 1] through the first layers, after the ones in scratch."""
         positions = view.length[:, None] - 1 + depth + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None, :]
         own = jnp.ones((rows, tokens.shape[1], tokens.shape[1]), bool)
-        seen = own if scratch is None else jnp.broadcast_to(((slots < depth) | (slots == carried))[None, None], (rows, 1, carried + 1))
+        seen = (
+            own
+            if scratch is None
+            else jnp.broadcast_to(((slots < depth) | (slots == carried))[None, None], (rows, 1, carried + 1))
+        )
         window = None if scratch is None else scratch.window
         layers = (0, exit_.layers)
-        out = exit_.model.forward(params.target, tokens, positions, seen, view.cache, window, layers=layers, logits=logits)
+        out = exit_.model.forward(
+            params.target, tokens, positions, seen, view.cache, window, layers=layers, logits=logits
+        )
         return out.logits, Scratch(out.hidden, out.window)
 
     pending = jnp.take_along_axis(view.tokens, view.length[:, None] - 1, axis=1)
-    shapes = [jax.eval_shape(lambda t: run(t, 0, None, logits=False)[1], jnp.zeros((rows, w), jnp.int32)) for w in (1, 2)]
+    shapes = [
+        jax.eval_shape(lambda t: run(t, 0, None, logits=False)[1], jnp.zeros((rows, w), jnp.int32)) for w in (1, 2)
+    ]
     axes = token_axes(*shapes)
     vocab = exit_.vocab_width if exit_.verify == "rejection" else None
     take = functools.partial(
-        draw, view=view, lookahead=lookahead, coupled=exit_.verify == "coupled", vocab=exit_.vocab_size, width=exit_.vocab_width
+        draw,
+        view=view,
+        lookahead=lookahead,
+        coupled=exit_.verify == "coupled",
+        vocab=exit_.vocab_size,
+        width=exit_.vocab_width,
     )
 
     def body(carry: tuple[jax.Array, jax.Array, Drawing, Scratch]) -> tuple[jax.Array, jax.Array, Drawing, Scratch]:
@@ -116,11 +129,14 @@ def _propose(
         depth, _, drawing, _ = carry
         return jnp.any(drawing.alive & (depth < lookahead))
 
-    start = (jnp.int32(0), pending, begin(view, lookahead, depth=exit_.lookahead, vocab=vocab), allocate(shapes[0], axes, carried))
+    start = (
+        jnp.int32(0),
+        pending,
+        begin(view, lookahead, depth=exit_.lookahead, vocab=vocab),
+        allocate(shapes[0], axes, carried),
+    )
     depth, token, drawing, scratch = jax.lax.while_loop(going, body, start)
     # The last draft runs too where verification will start from these layers; a row that stopped early needs no more.
     reused = jnp.all((lookahead > 0) | ~view.active)
     last = lambda: place(scratch, run(token, depth, scratch, logits=False)[1], axes, depth)  # noqa: E731
     return drawing.proposal, jax.lax.cond(reused, last, lambda: scratch)
-
-

@@ -19,7 +19,7 @@ from jaxspec.buckets import bucket_index
 from jaxspec.contracts import MODEL, DraftSource, EngineParams, Proposal, Verdict, View
 from jaxspec.drafts.draw import Drawing, begin, draw
 from jaxspec.models.api import LanguageModel, Output
-from jaxspec.models.windows import pad, place, token_axes
+from jaxspec.models.windows import in_branch, pad, place, token_axes
 from jaxspec.tree import ancestors, chain
 from jaxspec.typing import PyTree, RowMask, Rows
 
@@ -105,9 +105,7 @@ def lag(state: LMState, view: View) -> Rows:
     return view.length - 1 - state.length
 
 
-def _catch_up(
-    draft: Draft, params: EngineParams, view: View, state: LMState, wanted: RowMask
-) -> tuple[LMState, Rows]:
+def _catch_up(draft: Draft, params: EngineParams, view: View, state: LMState, wanted: RowMask) -> tuple[LMState, Rows]:
     """Passes of CATCH_UP tokens until what is missing fits a round's first pass; usually none.
 
     Outside the switch, since it writes the cache. Rows that are not wanted take nothing.
@@ -118,16 +116,15 @@ def _catch_up(
 
     def body(state: LMState) -> LMState:
         count = jnp.where(wanted, jnp.clip(lag(state, view), 0, CATCH_UP), 0)
-        out = _pass(draft, params, view, state, CATCH_UP, logits=False)
-        return LMState(draft.model.commit(state.cache, out.window, None, count), state.length + count)
+        taken = functools.partial(_pass, draft, params, view, state, CATCH_UP, logits=False)
+        window = in_branch(lambda: taken().window, jnp.any(count > 0))
+        return LMState(draft.model.commit(state.cache, window, None, count), state.length + count)
 
     done = jax.lax.while_loop(lambda s: jnp.any(behind(s)), body, state)
     return done, done.length - state.length
 
 
-def _pass(
-    draft: Draft, params: EngineParams, view: View, state: LMState, width: int, *, logits: bool
-) -> Output:
+def _pass(draft: Draft, params: EngineParams, view: View, state: LMState, width: int, *, logits: bool) -> Output:
     """The `width` known tokens after the cache's; those past the end are padding that nothing attends to."""
     at = state.length[:, None] + jnp.arange(width, dtype=jnp.int32)[None, :]
     tokens = jnp.take_along_axis(view.tokens, jnp.minimum(at, view.tokens.shape[1] - 1), axis=1)
@@ -155,7 +152,12 @@ def _propose(
     sampled_width = draft.vocab_width if draft.verify == "rejection" else None
     drawing = begin(view, lookahead, depth=draft.lookahead, vocab=sampled_width)
     take = functools.partial(
-        draw, view=view, lookahead=lookahead, coupled=draft.verify == "coupled", vocab=draft.vocab_size, width=draft.vocab_width
+        draw,
+        view=view,
+        lookahead=lookahead,
+        coupled=draft.verify == "coupled",
+        vocab=draft.vocab_size,
+        width=draft.vocab_width,
     )
     slots = jnp.arange(carried + 1, dtype=jnp.int32)[None, :]
 

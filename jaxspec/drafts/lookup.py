@@ -25,21 +25,25 @@ def lookup(*, max_match: int = 6, min_match: int = 1, lookahead: int) -> DraftSo
         ValueError: not 1 <= min_match <= max_match.
     """
     if not 1 <= min_match <= max_match:
-        raise ValueError(f"lookup got min_match {min_match} and max_match {max_match}; give 1 <= min_match <= max_match")
+        raise ValueError(
+            f"lookup got min_match {min_match} and max_match {max_match}; give 1 <= min_match <= max_match"
+        )
 
-    def propose(params: EngineParams, view: View, state: PyTree, wanted: Rows) -> tuple[Proposal, PyTree]:
+    most = lookahead
+
+    def propose(params: EngineParams, view: View, state: PyTree, lookahead: Rows) -> tuple[Proposal, PyTree]:
         del params, state
         rows = view.length.shape[0]
         end, match = jax.vmap(lambda t, n: longest_match(t, n, max_match))(view.tokens, view.length)
         found = match >= min_match
-        tokens = jax.vmap(lambda t, n, e: continuation(t, n, e, lookahead))(view.tokens, view.length, end)
+        tokens = jax.vmap(lambda t, n, e: continuation(t, n, e, most))(view.tokens, view.length, end)
         proposal = Proposal(
             tokens=tokens,
-            count=jnp.where(found, wanted, 0),
+            count=jnp.where(found, lookahead, 0),
             q_log=None,
             sampled=jnp.zeros(rows, bool),
             match=jnp.where(found, match, 0),
-            confidence=jnp.ones((rows, lookahead), jnp.float32),
+            confidence=jnp.ones((rows, most), jnp.float32),
         )
         return proposal, ()
 
@@ -75,9 +79,7 @@ def longest_match(tokens: Int[Array, "S"], length: Int[Array, ""], most: int) ->
     return best.astype(jnp.int32), match[best]
 
 
-def continuation(
-    tokens: Int[Array, "S"], length: Int[Array, ""], end: Int[Array, ""], count: int
-) -> Int[Array, "A"]:
+def continuation(tokens: Int[Array, "S"], length: Int[Array, ""], end: Int[Array, ""], count: int) -> Int[Array, "A"]:
     """The `count` tokens after index `end`; past the text's end it repeats, as a text that loops would.
 
     length 7, end 4: known continuation 5 6, then 5 6 5 ...

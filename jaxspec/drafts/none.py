@@ -12,9 +12,11 @@ from jaxspec.typing import PyTree, Rows
 def none(*, lookahead: int) -> DraftSource:
     """Source 0 of every setup: proposes nothing, costs nothing."""
 
-    def propose(params: EngineParams, view: View, state: PyTree, wanted: Rows) -> tuple[Proposal, PyTree]:
-        del params, state, wanted
-        return empty_proposal(view.length.shape[0], lookahead), ()
+    most = lookahead
+
+    def propose(params: EngineParams, view: View, state: PyTree, lookahead: Rows) -> tuple[Proposal, PyTree]:
+        del params, state, lookahead
+        return empty_proposal(view.length.shape[0], most), ()
 
     return DraftSource(
         name="none",

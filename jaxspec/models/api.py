@@ -1,14 +1,14 @@
 """What the engine asks of a model: four pure functions, so that anyone's Flax model can be plugged in."""
 
 import functools
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from jaxspec.cache import Window, commit, init_cache
+from jaxspec.cache import Window, commit, for_reading, init_cache
 from jaxspec.models.config import ModelConfig
 from jaxspec.models.decoder import Decoder
 from jaxspec.typing import Params, PyTree
@@ -17,13 +17,25 @@ from jaxspec.typing import Params, PyTree
 class Output(NamedTuple):
     """One forward pass over a window."""
 
-    logits: jax.Array | None  # [B, T, V] float32; None where they were not asked for
+    logits: Any  # [B, T, V] float32; None where they were not asked for
     hidden: jax.Array  # [B, T, D] residual stream after the last layer that ran, before the final norm
     window: PyTree  # the window's keys and values, for `commit` or as the next pass's `carried`
 
 
 class Forward(Protocol):
-    """forward(params, tokens [B,T], positions [B,T], mask [B,T,C+T], cache, carried=None) -> Output; pure, reads the cache only."""
+    """Run a window; pure, reads the cache only.
+
+    Args:
+        params: the model's parameters.
+        tokens: [B, T] int32.
+        positions: [B, T] int32, absolute.
+        mask: [B, T, C+T] bool, which carried and own tokens each one attends to; the cache is masked by its length.
+        cache: committed keys and values.
+        carried: a window of C earlier tokens of this round.
+        layers: run only layers [start, stop); a model without parts may refuse.
+        hidden: [B, T, D], where to start from instead of the tokens' embeddings.
+        logits: whether they are wanted.
+    """
 
     def __call__(
         self,
@@ -68,18 +80,29 @@ def language_model(config: ModelConfig) -> LanguageModel:
     graph, state = nnx.split(abstract, nnx.Param)
     paths = {".".join(map(str, path)): path for path, _ in nnx.to_flat_state(state)}
 
-    def forward(params, tokens, positions, mask, cache, carried=None, *, layers=None, hidden=None, logits=True):  # type: ignore[no-untyped-def]
+    def forward(
+        params: Params,
+        tokens: jax.Array,
+        positions: jax.Array,
+        mask: jax.Array,
+        cache: PyTree,
+        carried: PyTree | None = None,
+        *,
+        layers: tuple[int, int] | None = None,
+        hidden: jax.Array | None = None,
+        logits: bool = True,
+    ) -> Output:
         flat = [(path, nnx.Param(params[name])) for name, path in paths.items()]
         module = nnx.merge(graph, nnx.from_flat_state(flat))
         start, stop = layers or (0, config.num_layers)
         x = module.embed(tokens) if hidden is None else hidden.transpose(2, 0, 1)
-        x, window = module(x, positions, mask, cache, carried, start, stop)
+        x, window = module(x, positions, mask, for_reading(cache), carried, start, stop)
         return Output(module.head(x) if logits else None, x.transpose(1, 2, 0), window)
 
     def empty(rows: int, capacity: int, *, headroom: int, dtype: DTypeLike = jnp.float32) -> PyTree:
         windows = tuple(config.window(i) for i in range(config.num_layers))
-        heads, size = config.num_kv_heads, config.head_dim
-        return init_cache(rows, capacity, kv_heads=heads, head_dim=size, windows=windows, headroom=headroom, dtype=dtype)
+        sizes = {"kv_heads": config.num_kv_heads, "head_dim": config.head_dim}
+        return init_cache(rows, capacity, **sizes, windows=windows, headroom=headroom, dtype=dtype)
 
     return LanguageModel(config, empty, forward, commit)
 
@@ -98,4 +121,14 @@ def parameter_shapes(config: ModelConfig, dtype: DTypeLike = jnp.float32) -> dic
     return {".".join(map(str, path)): jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for path, leaf in flat}
 
 
-__all__ = ["Commit", "Forward", "InitCache", "LanguageModel", "Output", "Window", "bind", "language_model", "parameter_shapes"]
+__all__ = [
+    "Commit",
+    "Forward",
+    "InitCache",
+    "LanguageModel",
+    "Output",
+    "Window",
+    "bind",
+    "language_model",
+    "parameter_shapes",
+]

@@ -10,7 +10,7 @@ from jaxspec.typing import PyTree
 
 @functools.lru_cache(maxsize=256)
 def fixed(source: int, lookahead: int) -> Selector:
-    """Choose `source` (its index in the setup) with `lookahead` drafts every round; 0 drafts is plain decoding. Static."""
+    """Choose `source` (its index in the setup) with `lookahead` drafts every round; 0 is plain decoding. Static."""
 
     def choose(params: PyTree, state: PyTree, signals: Signals) -> Choice:
         del params, state

@@ -12,8 +12,8 @@ from jaxspec.typing import PyTree
 def rule(free: tuple[int, ...], models: tuple[int, ...], *, free_lookahead: int, model_lookahead: int) -> Selector:
     """The first free source that offers a draft, else the first model source that can run, else none.
 
-    A short match is a weak one: a free source that rests on m tokens of context is asked for 2**m - 1 drafts at the most,
-    1, 3, 7, .. , so that the window stays narrow where little will be accepted.
+    A short match is a weak one: a free source that rests on m tokens of context is asked for 2**m - 1 drafts at most
+    (1, 3, 7, ..), so that the window stays narrow where little will be accepted.
 
     Args:
         free, models: indices of the setup's sources in order of preference, "none" left out. Static.

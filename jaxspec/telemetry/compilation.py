@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -9,8 +10,8 @@ _EVENT = "/jax/core/compile/backend_compile_duration"
 _counts = {"compilations": 0}
 
 
-def _listen(event: str, duration: float, **_: object) -> None:
-    del duration
+def _listen(event: str, duration_secs: float, **_: object) -> None:
+    del duration_secs
     if event == _EVENT:
         _counts["compilations"] += 1
 
@@ -34,7 +35,8 @@ def keep_compilations(folder: Path | None = None) -> None:
     Args:
         folder: where; `cache_folder()/compiled` where None.
     """
-    if jax.config.jax_compilation_cache_dir is None and jax.config.jax_enable_compilation_cache:
+    settings: Any = jax.config  # its options are made at import time, so no checker knows them
+    if settings.jax_compilation_cache_dir is None and settings.jax_enable_compilation_cache:
         jax.config.update("jax_compilation_cache_dir", str(folder or cache_folder() / "compiled"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

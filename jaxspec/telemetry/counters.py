@@ -41,7 +41,7 @@ def count(
     width: Int[Array, ""],
 ) -> Counters:
     """One round more; finished rows count nothing. `width` is the index of the window width the target ran."""
-    rows, sources, depth = counters.proposed.shape
+    _, sources, depth = counters.proposed.shape
     mine = (jnp.arange(sources, dtype=jnp.int32)[None, :] == source[:, None]) & active[:, None]
 
     def by_depth(drafts: Rows) -> Int[Array, "B N A"]:

@@ -36,7 +36,8 @@ def stats(
         windows: the setup's window widths.
         chunks: timings to estimate each source's share of time from.
 
-    Ratios of nothing are 0. `mean_accepted_tokens` is tokens emitted per row and target pass, the corrected or bonus token included;
+    Ratios of nothing are 0. `mean_accepted_tokens` is tokens emitted per row and target pass, the corrected or bonus
+    token included;
     `acceptance_rate` is accepted / proposed drafts; `share_of_time` is an estimate (see `time_shares`).
     """
     by_row = np.asarray(counters.rounds)

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def read_prompts(path: str | Path) -> list[str | list[dict[str, Any]]]:
-    """One prompt a line of a .txt file; of a .jsonl file its "prompt", or its "messages" (a chat); blank lines are skipped.
+    """One prompt a line of a .txt file; of a .jsonl file its "prompt" or "messages" (a chat). Blank lines are skipped.
 
     Raises:
         ValueError: a file that is missing, not UTF-8, without a prompt, or has a malformed line (file and line named).
@@ -14,10 +14,8 @@ def read_prompts(path: str | Path) -> list[str | list[dict[str, Any]]]:
     path = Path(path)
     lines = decode_utf8(_read(path), str(path)).replace("\r\n", "\n").split("\n")  # JSON may hold other line breaks
     numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
-    if path.suffix == ".jsonl":
-        prompts = [_record(line, f"{path}, line {number}") for number, line in numbered]
-    else:
-        prompts = [line for _, line in numbered]
+    records = path.suffix == ".jsonl"
+    prompts = [_record(line, f"{path}, line {number}") if records else line for number, line in numbered]
     if not prompts:
         raise ValueError(f"{path} holds no prompt; give one a line")
     return prompts
@@ -28,7 +26,9 @@ def decode_utf8(content: bytes, where: str) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{where} is not UTF-8: byte {error.start} is 0x{content[error.start]:02x}; save it as UTF-8") from None
+        raise ValueError(
+            f"{where} is not UTF-8: byte {error.start} is 0x{content[error.start]:02x}; save it as UTF-8"
+        ) from None
 
 
 def _read(path: Path) -> bytes:
@@ -48,4 +48,6 @@ def _record(line: str, where: str) -> str | list[dict[str, Any]]:
         return prompt
     if isinstance(messages, list) and messages and all(isinstance(message, dict) for message in messages):
         return messages
-    raise ValueError(f'{where} has no prompt; write {{"prompt": "..."}} with a text that is not empty, or {{"messages": [...]}}')
+    raise ValueError(
+        f'{where} has no prompt; write {{"prompt": "..."}} with a text that is not empty, or {{"messages": [...]}}'
+    )

@@ -1,4 +1,4 @@
-"""One target pass over (pending token, drafts), judged where the logits are, so that only small arrays leave a branch."""
+"""One target pass over (pending token, drafts), judged where the logits are: only small arrays leave a branch."""
 
 from typing import NamedTuple
 
