@@ -4,6 +4,7 @@ A model's window is opaque; the one thing that is known of a leaf is which axis 
 differs between the shapes of a pass over one token and a pass over two.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -65,3 +66,13 @@ def pad(window: PyTree, axes: PyTree, width: int) -> PyTree:
         return jnp.pad(leaf, sizes)
 
     return jax.tree.map(widen, window, axes)
+
+
+def in_branch(run: Callable[[], PyTree], wanted: jax.Array) -> PyTree:
+    """What a pass over caches returns; zeros where it is not wanted (a bool scalar).
+
+    A branch of its own ends before anything after it begins, so XLA sees that the pass has read all caches when a
+    commit writes the first. A pass in line with the commit makes it copy the caches.
+    """
+    shapes = jax.eval_shape(run)
+    return jax.lax.cond(wanted, run, lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes))

@@ -5,6 +5,7 @@ the engine as it is (seed 0) and each fault.
 """
 
 import contextlib
+import dataclasses
 import importlib
 from collections.abc import Iterator
 from typing import Any
@@ -24,6 +25,9 @@ STOPS_LOOKED_FOR_LAST = 2
 LEAST_OF_THE_BATCH = 3
 LOGPROBS_OF_THE_NEXT = 4
 PENALTIES_WITHOUT_DRAFTS = 5
+ONE_TOKEN_MORE = 6
+LENGTH_WINS_OVER_STOP = 7
+ENDED_ROWS_GO_ON = 8
 
 step = importlib.import_module("jaxspec.decode.step")  # the module; the package has the function of this name
 
@@ -73,7 +77,13 @@ def _emit(view, judged, emit=step._emit):
     accepted = jnp.where(fault == LEAST_OF_THE_BATCH, slowest, judged.accepted)
     shifted = jnp.roll(judged.logprobs, 1, axis=1)
     logprobs = jnp.where((fault == LOGPROBS_OF_THE_NEXT)[:, None], shifted, judged.logprobs)
+    limit = view.request.limit + (fault == ONE_TOKEN_MORE).astype(jnp.int32)
+    view = view._replace(
+        request=dataclasses.replace(view.request, limit=limit), active=view.active | (fault == ENDED_ROWS_GO_ON)
+    )
     fine, outcome = emit(view, judged._replace(accepted=accepted, logprobs=logprobs))
+    full = (view.length + fine.count >= limit) & (outcome == STOP) & (fault == LENGTH_WINS_OVER_STOP)
+    outcome = jnp.where(full, LENGTH, outcome)
     blind, unstopped = _emit_blindly(view, judged)
     faulty = fault == STOPS_LOOKED_FOR_LAST
     verdict = fine._replace(count=jnp.where(faulty, blind, fine.count))

@@ -119,7 +119,7 @@ def test_settings_out_of_range_are_refused(setting, value):
 
 def test_a_prompt_that_does_not_fit_is_refused():
     params = decode.EngineParams({}, {}, ())
-    message = "a prompt of 30 tokens with max_new_tokens 20 needs a capacity of 64 tokens; it is 40, so shorten"
+    message = r"a prompt of 30 tokens with max_new_tokens 20 needs a capacity of 64\b.*; it is 40, so shorten"
     refused(message, decode.generate, PLAIN, params, [[1], [1] * 30], max_new_tokens=20, capacity=40)
     short = decode.make_setup(automaton(10, max_positions=32))
     message = "needs 50 positions; the target has 32, so shorten the prompt or ask for at most 2"

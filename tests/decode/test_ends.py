@@ -52,26 +52,34 @@ def test_a_stop_id_inside_an_accepted_run_ends_the_row_there():
         ends_at_the_stop_id(faulty.STOPS_LOOKED_FOR_LAST)
 
 
-def test_stop_wins_over_length():
+def stop_wins_over_length(fault):
     free = plain(faulty.ENGINE, LETTERS, max_new_tokens=24)
     drafts = scripted(faulty.ENGINE, LETTERS, free.tokens)
     firsts = [max(row.index(token) for token in set(row)) for row in free.tokens]  # a token's first time, late
     stops = [[row[at]] for row, at in zip(free.tokens, firsts, strict=True)]
     limits = [at + 1 for at in firsts]
     assert min(limits) > 1
-    for lookahead in (0, 1, 3):
-        got = faulty.run_with(faulty.NONE, always(8, 1, lookahead), drafts, max_new_tokens=limits, stop_ids=stops)
-        assert got.reasons == ["stop"] * 8
-        assert [len(row) for row in got.tokens] == limits
     shorter = [limit - 1 for limit in limits]
-    got = faulty.run_with(faulty.NONE, always(8, 1, 3), drafts, max_new_tokens=shorter, stop_ids=stops)
-    assert got.reasons == ["length"] * 8
+    for lookahead in (0, 1, 3):
+        for most, reason in ((limits, "stop"), (shorter, "length")):
+            got = faulty.run_with(fault, always(8, 1, lookahead), drafts, max_new_tokens=most, stop_ids=stops)
+            assert got.reasons == [reason] * 8
+            assert [len(row) for row in got.tokens] == most
 
 
-def lengths_are_exact(engine, prompts, plan, drafts=None):
+def test_stop_wins_over_length():
+    stop_wins_over_length(faulty.NONE)
+    with pytest.raises(AssertionError):
+        stop_wins_over_length(faulty.LENGTH_WINS_OVER_STOP)
+
+
+def lengths_are_exact(engine, prompts, plan, drafts=None, fault=faulty.NONE):
     for most in (1, 2, 3, 5, 17):
         limits = [most + row % 2 for row in range(len(prompts))]
-        got = run(engine, prompts, plan, drafts, max_new_tokens=limits)
+        if engine is faulty.ENGINE:
+            got = faulty.run_with(fault, plan, drafts, max_new_tokens=limits)
+        else:
+            got = run(engine, prompts, plan, drafts, max_new_tokens=limits)
         assert [len(row) for row in got.tokens] == limits
         assert got.reasons == ["length"] * len(prompts)
         left = np.asarray(limits)[None, :] - np.cumsum(got.log.emitted, 0) + got.log.emitted
@@ -89,6 +97,14 @@ def test_max_new_tokens_is_exact_for_every_source(source):
 def test_max_new_tokens_is_exact_for_every_row_of_a_large_batch():
     engine, prompts = table_engine("greedy"), table_prompts()
     lengths_are_exact(engine, prompts, shuffled(32, [0, 1, 2, 3], 5, 0))
+
+
+def test_a_token_more_and_an_ended_row_that_goes_on_are_noticed():
+    drafts = scripted(faulty.ENGINE, LETTERS, plain(faulty.ENGINE, LETTERS, max_new_tokens=20).tokens)
+    lengths_are_exact(faulty.ENGINE, LETTERS, always(8, 1, 3), drafts)
+    for fault in (faulty.ONE_TOKEN_MORE, faulty.ENDED_ROWS_GO_ON):
+        with pytest.raises(AssertionError):
+            lengths_are_exact(faulty.ENGINE, LETTERS, always(8, 1, 3), drafts, fault)
 
 
 def eager(params, view, state, wanted):
@@ -127,7 +143,7 @@ def rows_fill_their_buffers(slots, share):
 def test_a_row_may_fill_its_buffers_to_the_last_slot():
     needed = 24 + 8
     assert needed_capacity(wide_engine().setup, 4, 20, needed) == needed
-    with pytest.raises(ValueError, match="needs a capacity of 32 tokens; it is 31"):
+    with pytest.raises(ValueError, match=r"needs a capacity of 32\b.*; it is 31"):
         needed_capacity(wide_engine().setup, 4, 20, needed - 1)
     for share in (0.0, 0.3, 1.0):
         rows_fill_their_buffers(needed, share)
