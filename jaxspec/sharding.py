@@ -176,3 +176,16 @@ def by_rows(function: Callable[..., Value], rows: int) -> Callable[..., Value]:
         return function
     spec = PartitionSpec(DATA)
     return jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec, axis_names={DATA})
+
+
+def keep_whole(array: jax.Array, axis: int) -> jax.Array:
+    """`array`, its key-value heads on every device where they do not divide the model axis of the mesh at hand.
+
+    The partitioner would split them in part, as it splits the queries, and gather a whole cache to undo it.
+    """
+    parts = jax.sharding.get_abstract_mesh().shape.get(MODEL, 1)
+    if array.shape[axis] % parts == 0:
+        return array
+    spec: list[Any] = [PartitionSpec.UNCONSTRAINED] * array.ndim
+    spec[axis] = None
+    return jax.lax.with_sharding_constraint(array, PartitionSpec(*spec))

@@ -17,10 +17,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.layout import Layout, with_layout_constraint
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxspec.sharding import by_rows
+from jaxspec.sharding import by_rows, keep_whole
 
 
 class LayerCache(NamedTuple):
@@ -106,6 +107,15 @@ def visible(
     return seen
 
 
+def for_reading(cache: Cache) -> Cache:
+    """The cache as a pass may read it on a mesh: what a pass splits further for itself stays as it was in the cache."""
+
+    def keep(slots: jax.Array) -> jax.Array:
+        return as_it_lies(keep_whole(slots, 1))
+
+    return dataclasses.replace(cache, layers=tuple(LayerCache(*map(keep, each)) for each in cache.layers))
+
+
 def commit(cache: Cache, window: Window, path: Int[Array, "B P"] | None, count: Int[Array, "B"]) -> Cache:
     """Append each row's accepted path; the only write to a cache in a round.
 
@@ -134,10 +144,23 @@ def _write(
     """The window's entries along the path, of every row that this device holds."""
     if path is not None:
         fresh = jnp.take_along_axis(fresh, path[:, None, :, None], axis=2)
-    fresh = fresh.astype(slots.dtype)
+    fresh = keep_whole(fresh.astype(slots.dtype), 1)
     for row in range(fresh.shape[0]):
         slots = _write_row(slots, fresh[row : row + 1], length[row], row, ring)
-    return slots
+    return as_it_lies(slots)
+
+
+def as_it_lies(slots: Float[Array, "B K S H"]) -> Float[Array, "B K S H"]:
+    """`slots` in the order in memory that a TPU gives an argument; a loop may not turn it and copy it back each round.
+
+    Heads of fewer than 128 features would be padded to as many; there the slots are innermost.
+    """
+    order = (0, 1, 2, 3) if slots.shape[3] % 128 == 0 else (0, 1, 3, 2)
+
+    def pinned(slots: jax.Array) -> jax.Array:
+        return with_layout_constraint(slots, Layout(major_to_minor=order))
+
+    return jax.lax.platform_dependent(slots, tpu=pinned, default=lambda slots: slots)
 
 
 def _write_row(slots: jax.Array, fresh: jax.Array, start: jax.Array, row: int, ring: int | None) -> jax.Array:
