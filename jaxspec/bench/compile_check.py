@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.compilation_cache import compilation_cache
 
 from jaxspec import decode, sharding
 from jaxspec.bench import chips, findings, hlo
@@ -24,6 +25,7 @@ from jaxspec.models import LanguageModel, ModelConfig, language_model, parameter
 from jaxspec.typing import PyTree
 
 ROUNDS = 8
+CACHE = "jax_enable_compilation_cache"
 
 _LLAMA3 = {
     "model_type": "llama",
@@ -105,9 +107,11 @@ def check(plan: Plan, *, dump: Path | None = None) -> dict[str, Any]:
         compiled = lowered.compile(compiler_options=options)
         seconds = {"trace": traced - began, "compile": time.perf_counter() - traced}
         buffers = hlo.parse_buffers(_dumped(folder, "*buffer-assignment.txt"))
-        sizes = compiled.memory_analysis()
-    memory = {"temporaries": sizes.temp_size_in_bytes, "code": sizes.generated_code_size_in_bytes}
-    return report(plan, engine, hlo.parse(compiled.as_text()), buffers, seconds, memory)
+    analysis, text = compiled.memory_analysis(), compiled.as_text()
+    if analysis is None or text is None:
+        raise RuntimeError("the compiler tells nothing of its program; this release of it cannot be reported on")
+    sizes = {"temporaries": analysis.temp_size_in_bytes, "code": analysis.generated_code_size_in_bytes}
+    return report(plan, engine, hlo.parse(text), buffers, seconds, sizes)
 
 
 def report(
@@ -218,13 +222,15 @@ def _on(shapes: PyTree, shardings: PyTree) -> PyTree:
 @contextlib.contextmanager
 def _compiling(dump: Path | None) -> Iterator[Path]:
     """A folder for XLA's dump, with the compilation cache off: a program from the cache is not dumped."""
-    before = jax.config.jax_enable_compilation_cache
-    jax.config.update("jax_enable_compilation_cache", False)
+    before = getattr(jax.config, CACHE)
+    jax.config.update(CACHE, False)
+    compilation_cache.reset_cache()  # it looks at the setting once
     try:
         with tempfile.TemporaryDirectory() as folder:
             yield Path(folder) if dump is None else dump
     finally:
-        jax.config.update("jax_enable_compilation_cache", before)
+        jax.config.update(CACHE, before)
+        compilation_cache.reset_cache()
 
 
 def _dumped(folder: Path, pattern: str) -> str:

@@ -245,7 +245,10 @@ def _held(leaves: Iterable[Any]) -> int:
 
 def violations(report: Mapping[str, Any]) -> list[str]:
     """What must not be, one sentence each."""
-    out = [f"{each['name']} ({each['opcode']} {each['shape']}) copies a cache" for each in report["cache_copies"]]
+    copies = Counter((each["opcode"], each["shape"], each["op_name"]) for each in report["cache_copies"])
+    out = [
+        f"{n} x {kind} {shape} copies a cache ({name or 'at the ends'})" for (kind, shape, name), n in copies.items()
+    ]
     out += [f"a loop inside a commit: {name}" for name in report["commit_loops"]]
     out += [
         f"{each['name']} ({each['shape']}, {each['bytes']} bytes) is a temporary that nothing accounts for"

@@ -151,16 +151,17 @@ def _write(
 
 
 def as_it_lies(slots: Float[Array, "B K S H"]) -> Float[Array, "B K S H"]:
-    """`slots` in the order in memory that a TPU gives an argument; a loop may not turn it and copy it back each round.
+    """`slots` in the order in memory that the platform gives an argument; XLA would turn them in a loop, and copy.
 
-    Heads of fewer than 128 features would be padded to as many; there the slots are innermost.
+    On a TPU heads of fewer than 128 features would be padded to as many; there the slots are innermost.
     """
-    order = (0, 1, 2, 3) if slots.shape[3] % 128 == 0 else (0, 1, 3, 2)
 
-    def pinned(slots: jax.Array) -> jax.Array:
+    def pinned(slots: jax.Array, *, order: tuple[int, ...]) -> jax.Array:
         return with_layout_constraint(slots, Layout(major_to_minor=order))
 
-    return jax.lax.platform_dependent(slots, tpu=pinned, default=lambda slots: slots)
+    plain = functools.partial(pinned, order=(0, 1, 2, 3))
+    tpu = plain if slots.shape[3] % 128 == 0 else functools.partial(pinned, order=(0, 1, 3, 2))
+    return jax.lax.platform_dependent(slots, tpu=tpu, cuda=plain, default=lambda slots: slots)
 
 
 def _write_row(slots: jax.Array, fresh: jax.Array, start: jax.Array, row: int, ring: int | None) -> jax.Array:
