@@ -56,7 +56,8 @@ def start(
         ValueError: a prompt and its max_new_tokens that do not fit.
     """
     lengths, limits = np.asarray(request.prompt_length), np.asarray(request.limit)
-    need = max(needed_capacity(setup, int(n), int(m - n), capacity) for n, m in zip(lengths, limits, strict=True))
+    sizes = set(zip(lengths.tolist(), limits.tolist(), strict=True))
+    need = max(needed_capacity(setup, length, limit - length, capacity) for length, limit in sizes)
     headroom = max(PREFILL[-1], setup.windows[-1])
     tokens = jnp.asarray(pad_prompts(prompts, need))
     state = place(init_state(setup, tokens, request, headroom=headroom, dtype=dtype or _dtype(params)), setup.mesh)
