@@ -15,13 +15,15 @@ from jaxspec.tree import ancestors, chain
 
 
 def plan(tokens: int, chunks: tuple[int, ...] = PREFILL) -> list[tuple[int, int]]:
-    """(start, width) of the chunks that hold `tokens` tokens.
+    """(start, width) of the chunks that hold `tokens` tokens: full ones first, padding in the last one alone.
 
-    tokens 300, chunks 16 64 256:   (0, 256) (256, 64)
+    tokens 340, chunks 16 64 256:   (0, 256) (256, 64) (320, 64)
     """
     out, start = [], 0
     while start < tokens:
-        width = bucket(min(tokens - start, chunks[-1]), chunks)
+        rest = tokens - start
+        full = [width for width in chunks[1:] if width <= rest]
+        width = full[-1] if full else bucket(rest, chunks)
         out.append((start, width))
         start += width
     return out
