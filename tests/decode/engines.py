@@ -15,7 +15,7 @@ from jaxspec.drafts import lm, lookup
 from jaxspec.outcome import FINISH_REASON
 from tests.decode import tiny
 from tests.decode.automata import automaton, random_table, related_table
-from tests.decode.schedule import Log, Plan, always, scheduled, script
+from tests.decode.schedule import ROUNDS, Log, Plan, always, scheduled, script
 
 FOREVER = 1 << 30
 
@@ -114,8 +114,8 @@ def small_engine(
     table: np.ndarray | None = None,
     vocab: int = TABLE_VOCAB,
     lookahead: int = 3,
-    laws: int = 0,
     version: int = 0,
+    rounds: int = ROUNDS,
 ) -> Engine:
     """A table engine with few sources and two widths, for what needs a compiled program of its own.
 
@@ -126,7 +126,7 @@ def small_engine(
     setup = decode.make_setup(
         model,
         drafts=(script(lookahead),) if drafts is None else drafts,
-        select=scheduled(lookahead, laws, version),
+        select=scheduled(lookahead, 0, version, rounds),
         verify=verify,
         lookahead=lookahead,
         windows=(1, 1 + lookahead),

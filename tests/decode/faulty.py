@@ -77,10 +77,10 @@ def _emit(view, judged, emit=step._emit):
     accepted = jnp.where(fault == LEAST_OF_THE_BATCH, slowest, judged.accepted)
     shifted = jnp.roll(judged.logprobs, 1, axis=1)
     logprobs = jnp.where((fault == LOGPROBS_OF_THE_NEXT)[:, None], shifted, judged.logprobs)
+    goes_on = (fault == ENDED_ROWS_GO_ON) & ~view.active
     limit = view.request.limit + (fault == ONE_TOKEN_MORE).astype(jnp.int32)
-    view = view._replace(
-        request=dataclasses.replace(view.request, limit=limit), active=view.active | (fault == ENDED_ROWS_GO_ON)
-    )
+    limit = jnp.where(goes_on, view.length + 1, limit)
+    view = view._replace(request=dataclasses.replace(view.request, limit=limit), active=view.active | goes_on)
     fine, outcome = emit(view, judged._replace(accepted=accepted, logprobs=logprobs))
     full = (view.length + fine.count >= limit) & (outcome == STOP) & (fault == LENGTH_WINS_OVER_STOP)
     outcome = jnp.where(full, LENGTH, outcome)

@@ -40,15 +40,15 @@ class Log(NamedTuple):
 
 
 @functools.lru_cache(maxsize=64)
-def scheduled(lookahead: int, laws: int = 0, version: int = 0) -> Selector:
-    """Choose what the plan says and log the round. `laws` is the vocabulary of the drafts' laws, 0 without.
+def scheduled(lookahead: int, laws: int = 0, version: int = 0, rounds: int = ROUNDS) -> Selector:
+    """Choose what the plan says and log the last `rounds`. `laws` is the vocabulary of the drafts' laws, 0 without.
 
     `version` only makes another selector, and so another compiled program.
     """
 
     def init(rows: int, sources: int) -> Log:
         def zeros(*shape: int, dtype=jnp.int32) -> jax.Array:
-            return jnp.zeros((ROUNDS, rows, *shape), dtype)
+            return jnp.zeros((rounds, rows, *shape), dtype)
 
         def by_source() -> jax.Array:
             return zeros(sources)
@@ -70,7 +70,7 @@ def scheduled(lookahead: int, laws: int = 0, version: int = 0) -> Selector:
         )
 
     def choose(plan: Plan, log: Log, signals) -> Choice:
-        at = jnp.mod(log.round + plan.stride * log.total, ROUNDS)[:, None]
+        at = jnp.mod(log.round + plan.stride * log.total, plan.source.shape[1])[:, None]
         return Choice(*(jnp.take_along_axis(entries, at, axis=1)[:, 0] for entries in (plan.source, plan.lookahead)))
 
     def update(plan: Plan, log: Log, signals, choice: Choice, proposal: Proposal, verdict) -> Log:
@@ -88,7 +88,7 @@ def scheduled(lookahead: int, laws: int = 0, version: int = 0) -> Selector:
             "accepted": verdict.accepted,
             "emitted": verdict.count,
         }
-        at = jnp.mod(log.round, ROUNDS)
+        at = jnp.mod(log.round, rounds)
         entries = {name: getattr(log, name).at[at].set(value) for name, value in seen.items()}
         return log._replace(round=log.round + 1, total=log.total + verdict.accepted, **entries)
 
