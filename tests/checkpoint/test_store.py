@@ -57,6 +57,11 @@ def test_lazy_tensors_are_the_same(stored):
     np.testing.assert_array_equal(half, tiny.params("smollm2")["norm.weight"].astype(np.float16))
 
 
+def test_no_file_tells_where_it_was_written(stored):
+    for path in stored.rglob("*"):
+        assert path.is_dir() or str(stored.parent).encode() not in path.read_bytes(), path
+
+
 def test_a_relative_path_will_do(stored, monkeypatch):
     monkeypatch.chdir(stored.parent)
     _, loaded = load(stored.name)
