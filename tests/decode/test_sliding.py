@@ -13,6 +13,7 @@ from tests.decode.engines import FOREVER, Engine, began, host, plain, plain_setu
 from tests.decode.schedule import scheduled, script, shuffled
 from tests.decode.test_greedy import wrong
 from tests.decode.tiny import DRAFT, TARGET, VOCAB, model_of, whole_pass
+from tests.drafts.oracle import own_logits, proposals
 
 WINDOW = 8
 SLIDING = dataclasses.replace(TARGET, family="mistral", windows=(WINDOW, None))
@@ -25,7 +26,7 @@ def engine(*, alone=False):
     draft, draft_params = model_of(DRAFTING, 3, 0.5)
     setup = decode.make_setup(
         model,
-        drafts=(script(3),) if alone else (script(3), ("lm:d", draft)),
+        drafts=(script(3),) if alone else (script(3), ("lm:d", draft), "exit:1"),
         select=scheduled(3),
         lookahead=3,
         windows=(1, 4),
@@ -55,10 +56,26 @@ def test_rings_that_prefill_has_wrapped_stay_right_through_rejections():
     assert draft == (WINDOW + 64,)
     guess = plain(engine(), prompts, **limits).tokens
     drafts = scripted(engine(), prompts, wrong(guess, VOCAB, share=0.3))
-    got = run(engine(), prompts, shuffled(2, [0, 1, 2], 3, 0), drafts, **limits)
+    got = run(engine(), prompts, shuffled(2, [0, 1, 2, 3], 3, 0), drafts, **limits)
     is_recomputed(prompts, got.tokens)
     rejected = (got.state.counters.proposed - got.state.counters.accepted).sum((0, 2))
     assert (rejected[1:] > 0).all()
+
+
+@pytest.mark.parametrize("name", ["lm:d", "exit:1"])
+def test_drafts_with_wrapped_rings_are_those_of_one_pass_over_the_text(name):
+    rng = np.random.default_rng(1)
+    prompts = [rng.integers(0, VOCAB, n).tolist() for n in (300, 5)]
+    source, layers = engine().source(name), None if name == "lm:d" else (0, 1)
+    got = run(engine(), prompts, shuffled(2, [0, 1, source, source], 3, 1), max_new_tokens=[40, 110])
+    drafted = proposals(got, source)
+    assert max(len(each.prefix) for each in drafted) > 300
+    assert len(drafted) > 20
+    setup, params = engine().setup, engine().params
+    model = setup.target if layers else setup.sources[source].propose.args[0].model
+    logits = own_logits(model, params.target if layers else params.drafts[name], drafted, layers=layers)
+    for each, own in zip(drafted, logits, strict=True):
+        assert each.drafts == own[:, :VOCAB].argmax(-1).tolist()
 
 
 def wraps_a_small_ring(headroom):

@@ -10,8 +10,6 @@ import numpy as np
 from jaxspec.models import LanguageModel
 from tests.decode.engines import Run
 
-WIDTH = 96
-
 
 class Drafted(NamedTuple):
     """One proposal: of a row in a round."""
@@ -35,7 +33,8 @@ def proposals(run: Run, source: int) -> list[Drafted]:
 
 def own_logits(model: LanguageModel, params, drafted: list[Drafted], *, layers=None) -> list[np.ndarray]:
     """The model's logits for each draft of each proposal [drafts, V], from passes over empty caches."""
-    texts = np.zeros((len(drafted), WIDTH), np.int32)
+    longest = max(len(each.prefix) + len(each.drafts) for each in drafted)
+    texts = np.zeros((len(drafted), 96 * -(-longest // 96)), np.int32)
     for index, (_, _, prefix, drafts) in enumerate(drafted):
         text = prefix + drafts
         texts[index, : len(text)] = text
