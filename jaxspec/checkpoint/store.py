@@ -110,9 +110,7 @@ def save(
         try:
             with _quiet(), ocp.Checkpointer(ocp.PyTreeCheckpointHandler(type_handler_registry=registry)) as saver:
                 saver.save(folder / PARAMS, args=ocp.args.PyTreeSave(lazy, save_args=chunked))
-            (folder / PARAMS / "commit_success.txt").unlink(
-                missing_ok=True
-            )  # names the staging folder, nothing reads it
+            (folder / PARAMS / "commit_success.txt").unlink(missing_ok=True)  # unread, and it names the staging folder
         except CheckpointError:
             raise
         except Exception as error:  # Orbax raises bare ones

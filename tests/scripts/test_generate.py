@@ -1,62 +1,17 @@
-"""scripts/generate.py as a person runs it: every flag, both kinds of output, interruption, and each wrong input.
+"""scripts/generate.py as a person runs it: every flag, both kinds of output, interruption."""
 
-Most runs share three compiled programs: plain decoding of one row with log-probabilities, speculation of one row, and
-two rows under `coupled`, where temperature 0 is greedy too.
-"""
-
-import io
 import json
 import os
 import signal
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from scripts.generate import main
-
-ROOT = Path(__file__).parent.parent.parent
-TINY = ROOT / "checkpoints" / "tiny"
-LM = f"lm:{TINY / 'draft'}"
-TARGET = ["--target", str(TINY / "target")]
-PLAIN = [*TARGET, "--no-speculation", "--logprobs", "--max-new-tokens", "24"]
-FAST = [*TARGET, "--draft", "lookup", "--draft", "exit:2", "--lookahead", "3", "--max-new-tokens", "24"]
-PAIR = [*TARGET, "--no-speculation", "--verify", "coupled", "--max-new-tokens", "24"]
-PROMPT = "It was a fine morning, and"
-OTHER = "KING HENRY:\nMy lord,"
-
-
-@pytest.fixture
-def run(capsys):
-    """run(*arguments) -> what was printed; the exit status must be 0."""
-
-    def run(*arguments: str) -> types.SimpleNamespace:
-        status = main(list(arguments))
-        out, err = capsys.readouterr()
-        assert status == 0, err
-        return types.SimpleNamespace(out=out, err=err)
-
-    return run
-
-
-@pytest.fixture
-def results(run):
-    """results(*arguments) -> the results of --json."""
-    return lambda *arguments: json.loads(run(*arguments, "--json", "--quiet").out)["results"]
-
-
-@pytest.fixture
-def pipe(monkeypatch):
-    """Give bytes to standard input."""
-
-    def give(content: bytes) -> None:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
-
-    return give
-
+from tests.scripts.tiny import FAST, LM, OTHER, PAIR, PLAIN, PROMPT, ROOT, TARGET
 
 # Output
 
@@ -237,102 +192,6 @@ def test_rejection_drafts_by_a_fixed_source_in_bfloat16(run):
     assert 0 < source["accepted"] <= source["proposed"] <= source["rounds"]
 
 
-# Wrong input
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["--prompt", ""], "the prompt is empty"),
-        (["--prompt", "a", "--prompt", ""], "the prompt is empty"),
-        (["--prompt", "a", "--prompt-file", "b.txt"], "give one of them"),
-        (["--prompt-file", "missing.txt"], "cannot read missing.txt"),
-        (["--prompt", "a", "--max-new-tokens", "0"], "max_new_tokens of row 0 is 0; it must be 1 or more"),
-        (["--prompt", "a", "--max-new-tokens", "3000"], "the target has 2048"),
-        (["--prompt", "a b c " * 3000], "the target has 2048"),
-        (["--prompt", "a", "--temperature", "-1"], "temperature of row 0 is -1"),
-        (["--prompt", "a", "--temperature", "nan"], "temperature of row 0 is nan"),
-        (["--prompt", "a", "--top-p", "0"], "top_p of row 0 is 0"),
-        (["--prompt", "a", "--top-p", "1.1"], "top_p of row 0 is 1.1"),
-        (["--prompt", "a", "--top-k", "-1"], "top_k of row 0 is -1"),
-        (["--prompt", "a", "--min-p", "2"], "min_p of row 0 is 2"),
-        (["--prompt", "a", "--min-tokens", "-1"], "min_tokens of row 0 is -1"),
-        (["--prompt", "a", "--repetition-penalty", "0"], "repetition_penalty of row 0 is 0"),
-        (["--prompt", "a", "--seed", "-1"], "seed"),
-        (["--prompt", "a", "--num-samples", "0"], "num_samples is 0"),
-        (["--prompt", "a", "--stop", ""], "stop strings"),
-        (["--prompt", "a", "--draft", "oracle"], "draft source 'oracle' is unknown; choose among lookup"),
-        (["--prompt", "a", "--draft", "lm:"], "draft source 'lm:' is unknown"),
-        (["--prompt", "a", "--draft", "exit:4"], "the target has 4, so give exit:1 to exit:3"),
-        (["--prompt", "a", "--draft", "exit:0"], "exit:0"),
-        (["--prompt", "a", "--draft", "lookup", "--draft", "lookup"], "name twice"),
-        (["--prompt", "a", "--select", "best"], "select 'best' is unknown; choose rule or fixed"),
-        (["--prompt", "a", "--select", "fixed:exit:2:3"], "is unknown"),
-        (["--prompt", "a", "--select", "fixed:lookup:9"], "the largest is 7"),
-        (["--prompt", "a", "--lookahead", "99"], "lookahead 99"),
-        (["--prompt", "a", "--lookahead", "-1"], "lookahead -1"),
-        (["--prompt", "a", "--verify", "greedy", "--temperature", "1"], "verify is 'greedy'"),
-        (["--prompt", "a", "--draft-confidence", "2"], "draft_confidence"),
-        (["--prompt", "a", "--draft-temperature", "-1"], "draft_temperature"),
-        (["--prompt", "a", "--dtype", "int8"], "dtype 'int8' is unknown"),
-        (["--prompt", "a", "--mesh", "rows=2"], "rows"),
-        (["--prompt", "a", "--mesh", "model=1000"], "1000"),
-        (["--prompt", "a\udcff"], "valid Unicode"),
-        (["--prompt", "a", "--target", "no/such/folder"], "no/such/folder"),
-        (["--prompt", "a", "--draft", "lm:no/such/folder"], "no/such/folder"),
-    ],
-)
-def test_wrong_input_is_one_sentence_before_anything_is_compiled(arguments, sentence, capsys, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    started = lambda *args, **options: pytest.fail("it started")  # noqa: E731
-    monkeypatch.setattr(sys.modules["jaxspec.decode.generate"], "prefill", started)
-    target = [] if "--target" in arguments else TARGET
-    assert main([*target, *arguments]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-    assert sentence in err
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "sentence"),
-    [
-        ("a.txt", b"good\nbad \xff\n", r"a.txt is not UTF-8: byte 9 is 0xff"),
-        ("a.txt", b" \n\n", "a.txt holds no prompt"),
-        ("a.jsonl", b'{"prompt": "a"}\n\n{"prompt": \n', "a.jsonl, line 3 is not JSON"),
-        ("a.jsonl", b'{"text": "a"}\n', "a.jsonl, line 1 has no prompt"),
-        ("a.jsonl", b'{"prompt": ""}\n', "a.jsonl, line 1 has no prompt"),
-        ("a.jsonl", b'["a"]\n', "a.jsonl, line 1 has no prompt"),
-        ("a.jsonl", b"[" * 100_000, "a.jsonl, line 1 is not JSON"),
-        ("a.jsonl", b'{"messages": ["a"]}\n', "a.jsonl, line 1 has no prompt"),
-    ],
-)
-def test_a_wrong_file_is_named_with_its_line(name, content, sentence, tmp_path, capsys):
-    (tmp_path / name).write_bytes(content)
-    assert main([*TARGET, "--prompt-file", str(tmp_path / name)]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert sentence in err
-    assert err.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("content", "sentence"), [(b"", "empty"), (b"\n", "empty"), (b"\xff", "standard input is not UTF-8")]
-)
-def test_wrong_standard_input_is_one_sentence(content, sentence, pipe, capsys):
-    pipe(content)
-    assert main(TARGET) == 2
-    assert sentence in capsys.readouterr().err
-
-
-def test_an_unknown_verify_is_refused_by_the_parser(capsys):
-    with pytest.raises(SystemExit) as stopped:
-        main([*TARGET, "--prompt", "a", "--verify", "luck"])
-    assert stopped.value.code == 2
-    assert "luck" in capsys.readouterr().err
-
-
 # Interruption
 
 
@@ -358,7 +217,11 @@ def test_interruption_leaves_the_text_so_far(results):
     """SIGINT once text has come: the text stays, the status is 130; the text is the beginning of the whole."""
     (begun,) = results(*PLAIN, "--prompt", PROMPT)
     many = ["--max-new-tokens", "1900", "--min-tokens", "1900"]
-    command = [sys.executable, str(ROOT / "scripts" / "generate.py"), *TARGET, "--no-speculation", *many]
+    # A shell lets its background jobs ignore SIGINT, and children inherit that.
+    heed = "import runpy, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    heed += "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    script = str(ROOT / "scripts" / "generate.py")
+    command = [sys.executable, "-c", heed, script, *TARGET, "--no-speculation", *many]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen([*command, "--prompt", PROMPT], env=environment, **pipes) as process:
