@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from jaxspec import decode
 from jaxspec.checkpoint import load_params, open_checkpoint
 from jaxspec.contracts import EngineParams, Setup
-from jaxspec.models import LanguageModel, ModelConfig, language_model, parameter_shapes
+from jaxspec.models import LanguageModel, ModelConfig, for_length, language_model, parameter_shapes
 from jaxspec.run import Answer, OnEnd, OnText, Row, Run
 from jaxspec.sampling import warpers
 from jaxspec.sharding import make_mesh, param_shardings, replicated
@@ -108,6 +108,15 @@ def load(
     return pipeline
 
 
+def model_for(model: LanguageModel, length: int) -> LanguageModel:
+    """The model for rows of `length` tokens: a longrope model turns by other frequencies beyond its trained context.
+
+    All rows of a call turn alike; other scalings do not depend on the length here (`jaxspec.models.rope`).
+    """
+    longrope = model.config.rope_scaling.kind == "longrope"
+    return language_model(for_length(model.config, length)) if longrope else model
+
+
 def check_draft(draft: str) -> None:
     """Refuse a source that no name stands for, before anything is loaded."""
     kind, _, rest = draft.partition(":")
@@ -137,12 +146,15 @@ class Pipeline:
         drafted = {name: loaded.params for name, loaded in models.items()}
         self.params = EngineParams(target.params, drafted, ())
 
-    def setup(self, *, sampled: bool, logprobs: bool) -> Setup:
-        """The static engine for greedy or sampled rows."""
+    def setup(self, *, sampled: bool, logprobs: bool, length: int = 1) -> Setup:
+        """The static engine for greedy or sampled rows of at most `length` tokens, prompt and output together."""
         verify = self.verify or ("coupled" if sampled else "greedy")
-        drafts = [(d, self.models[d].model, self._shared[d]) if d in self.models else d for d in self.drafts]
+        drafts = [
+            (d, model_for(self.models[d].model, length), self._shared[d]) if d in self.models else d
+            for d in self.drafts
+        ]
         return decode.make_setup(
-            self.target.model,
+            model_for(self.target.model, length),
             drafts=drafts,
             select=self.select,
             verify=verify,
@@ -207,7 +219,8 @@ class Pipeline:
         encoded = [self.encode(p, chat=chat) for p in each for _ in range(num_samples)]
         warp = warpers(len(encoded), vocab_size=self.vocab_size, **settings)
         sampled = bool(np.any(np.asarray(warp.temperature) > 0))
-        setup = self.setup(sampled=sampled, logprobs=logprobs)
+        length = max(map(len, encoded)) + max(1, max_new_tokens)
+        setup = self.setup(sampled=sampled, logprobs=logprobs, length=length)
         request = decode.make_request(
             setup,
             encoded,

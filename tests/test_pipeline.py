@@ -1,0 +1,39 @@
+"""What the pipeline decides before the engine runs."""
+
+import dataclasses
+
+from jaxspec.models import ModelConfig, RopeScaling, language_model
+from jaxspec.pipeline import model_for
+
+CONFIG = ModelConfig(
+    family="phi3",
+    vocab_size=32,
+    hidden_size=16,
+    intermediate_size=16,
+    num_layers=1,
+    num_heads=2,
+    num_kv_heads=2,
+    head_dim=8,
+    max_positions=256,
+)
+LONG = RopeScaling(
+    kind="longrope",
+    factor=4.0,
+    original_max_positions=64,
+    short_factor=(1.0, 1.0, 1.0, 1.0),
+    long_factor=(1.0, 2.0, 3.0, 4.0),
+)
+
+
+def test_a_longrope_model_changes_once_beyond_its_trained_context():
+    model = language_model(dataclasses.replace(CONFIG, rope_scaling=LONG))
+    within, beyond = model_for(model, 64), model_for(model, 65)
+    assert within is model_for(model, 1)
+    assert beyond is model_for(model, 200)
+    assert within.config != beyond.config
+
+
+def test_other_models_are_the_same_at_every_length():
+    model = language_model(CONFIG)
+    assert model_for(model, 1) is model
+    assert model_for(model, 200) is model
