@@ -111,9 +111,10 @@ def for_reading(cache: Cache) -> Cache:
     """The cache as a pass may read it on a mesh: what a pass splits further for itself stays as it was in the cache."""
 
     def keep(slots: jax.Array) -> jax.Array:
-        return as_it_lies(keep_whole(slots, 1))
+        kept = keep_whole(slots, 1)
+        return slots if kept is slots else as_it_lies(kept)  # where it is needless, a pin makes the copies it prevents
 
-    return dataclasses.replace(cache, layers=tuple(LayerCache(*map(keep, each)) for each in cache.layers))
+    return dataclasses.replace(cache, layers=tuple(LayerCache(keep(each.k), keep(each.v)) for each in cache.layers))
 
 
 def commit(cache: Cache, window: Window, path: Int[Array, "B P"] | None, count: Int[Array, "B"]) -> Cache:
