@@ -8,8 +8,6 @@ import json
 import os
 import sys
 
-from jaxspec.console import Screen, fail
-
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -46,9 +44,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return p.parse_args(arguments)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Generate as the command line says; the exit status."""
-    args = parse(arguments)
+def run(args: argparse.Namespace) -> int:
+    """Generate; the exit status."""
+    from jaxspec.console import Screen, fail  # here: it takes seconds, --help needs none of it, and Ctrl-C may come
+
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     screen = Screen(quiet=args.quiet, text=not args.json)
     try:
@@ -57,8 +56,6 @@ def main(arguments: list[str] | None = None) -> int:
             print(json.dumps(screen.as_json(answer)), flush=True)
     except ValueError as error:
         return fail(str(error))
-    except KeyboardInterrupt:
-        return fail("interrupted before the first token", 130)
     except OSError as error:  # a full disk, or a reader that has left, as in `generate.py | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python fails again when it flushes at exit
         return 1 if isinstance(error, BrokenPipeError) else fail(str(error), 1)
@@ -66,5 +63,18 @@ def main(arguments: list[str] | None = None) -> int:
     return 130 if any(r.finish_reason == "interrupted" for r in answer.results) else 0
 
 
+def main(arguments: list[str] | None = None) -> int:
+    """Generate as the command line says; the exit status."""
+    try:
+        return run(parse(arguments))
+    except KeyboardInterrupt:
+        sys.stderr.write("error: interrupted before the first token\n")
+        return 130
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    if status == 130:
+        sys.stdout.flush()
+        os._exit(status)  # jaxlib, interrupted while it compiles, may crash when Python shuts down
+    sys.exit(status)

@@ -213,6 +213,15 @@ def test_a_full_disk_is_said(capsys, monkeypatch):
     assert capsys.readouterr().err.endswith("No space left on device\n")
 
 
+def test_interruption_before_the_first_token_is_one_sentence(capsys, monkeypatch):
+    def interrupt(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("jaxspec.decode.start", interrupt)
+    assert main([*PLAIN, "--prompt", PROMPT]) == 130
+    assert capsys.readouterr() == ("", "error: interrupted before the first token\n")
+
+
 def test_interruption_leaves_the_text_so_far(results):
     """SIGINT once text has come: the text stays, the status is 130; the text is the beginning of the whole."""
     (begun,) = results(*PLAIN, "--prompt", PROMPT)
