@@ -53,7 +53,7 @@ def tiny_engine(verify: str, *, lookahead: int = 4, logprobs: bool = True) -> En
         select=scheduled(lookahead, model.config.vocab_size if verify == "rejection" else 0),
         verify=verify,
         lookahead=lookahead,
-        windows=(1, 2, 1 + lookahead) if verify == "greedy" else (1, 1 + lookahead),
+        windows=(1, 1 + lookahead),
         vocab_size=tiny.VOCAB,
         logprobs=logprobs,
     )
@@ -86,7 +86,7 @@ def table_engine(verify: str, *, lookahead: int = 5) -> Engine:
         select=scheduled(lookahead),
         verify=verify,
         lookahead=lookahead,
-        windows=(1, 1 + lookahead),
+        windows=(1, 2, 1 + lookahead) if verify == "greedy" else (1, 1 + lookahead),
         vocab_size=vocab,
         logprobs=True,
     )

@@ -18,6 +18,7 @@ from jaxspec.outcome import LENGTH, RUNNING, STOP
 from jaxspec.sampling import penalise
 from jaxspec.verify import VERIFIERS, window
 from tests.decode.engines import TABLE_VOCAB, Run, run, small_engine
+from tests.decode.schedule import script
 
 NONE = 0
 FIRST_DRAFT_UNVERIFIED = 1
@@ -34,8 +35,14 @@ step = importlib.import_module("jaxspec.decode.step")  # the module; the package
 MARK = 1000
 """A stop id beyond the vocabulary tells the penalties of the fault, since they do not see the seed."""
 
+
+def eager(params, view, state, wanted):
+    """Drafts as many as there is room for, whatever is wanted."""
+    return script(3).propose(params, view, state, jnp.full_like(wanted, 3))
+
+
 PROMPTS = [[t] for t in range(TABLE_VOCAB)]
-ENGINE = small_engine("greedy", version=1)
+ENGINE = small_engine("greedy", (script(3), script(3)._replace(name="eager", propose=eager)), version=1)
 
 
 def run_with(fault: int, *args: Any, **options: Any) -> Run:

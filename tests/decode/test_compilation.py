@@ -64,7 +64,12 @@ def test_chunks_and_halts_do_not_compile():
 
 
 def test_the_count_sees_a_compilation():
-    engine = tiny_engine("coupled")
-    plain(engine, PROMPTS, max_new_tokens=2)
-    assert compiled_by(plain, engine, PROMPTS, max_new_tokens=2, stop_ids=list(range(8))) == 0
-    assert compiled_by(plain, engine, PROMPTS, max_new_tokens=2, stop_ids=list(range(9))) > 0, "a static size changed"
+    engine, request = tiny_engine("coupled"), {"max_new_tokens": 2}
+    decode.make_request(engine.setup, PROMPTS, **request)
+    assert compiled_by(decode.make_request, engine.setup, PROMPTS, **request) == 0
+    assert compiled_by(prefilled_at, engine, 257) > 0, "a static size changed"
+
+
+def prefilled_at(engine, capacity):
+    request = decode.make_request(engine.setup, PROMPTS, max_new_tokens=2)
+    decode.start(engine.setup, engine.params, PROMPTS, request, capacity=capacity)

@@ -122,14 +122,17 @@ def test_slot_and_batch_mates_do_not_change_a_row(mode):
         assert by_slot.tokens != pick(first.tokens), "noise that followed the slot would be noticed"
 
 
-def test_a_row_of_a_batch_is_the_row_alone():
-    engine = tiny_engine("coupled")
-    batch = run(engine, PROMPTS, shuffled(4, [0, 1, 2, 3], 4, 3), seed=40, warp=settings(), **LIMITS)
+def test_a_row_in_a_batch_is_the_row_by_itself():
+    """Beside rows that end with their first token, in the first slot."""
+    engine, plan = tiny_engine("coupled"), shuffled(4, [0, 1, 2, 3], 4, 3)
+    batch = run(engine, PROMPTS, plan, seed=40, warp=settings(), **LIMITS)
     for row in range(4):
-        warp = warpers(1, **{name: values[row] for name, values in SETTINGS.items()})
-        limit = LIMITS["max_new_tokens"][row]
-        alone = plain(engine, [PROMPTS[row]], seed=40 + row, warp=warp, max_new_tokens=limit)
-        assert alone.tokens == [batch.tokens[row]]
+        warp = warpers(4, **{name: values[row] for name, values in SETTINGS.items()})
+        limits = [LIMITS["max_new_tokens"][row], 1, 1, 1]
+        prompts, own = [PROMPTS[row], [0], [0], [0]], permuted(plan, [row, 0, 0, 0])
+        alone = run(engine, prompts, own, seed=40 + row, warp=warp, max_new_tokens=limits)
+        assert alone.tokens[0] == batch.tokens[row]
+        assert alone.rounds == int(batch.state.counters.rounds[row].sum()), "nor does it take other rounds"
 
 
 @pytest.mark.parametrize("mode", ["coupled", "rejection"])

@@ -1,5 +1,6 @@
 """Where a row ends: stop ids, exact limits, and the room that buffers must have."""
 
+import dataclasses
 import functools
 
 import jax.numpy as jnp
@@ -18,13 +19,12 @@ from tests.decode.engines import (
     plain_setup,
     run,
     scripted,
-    small_engine,
     table_engine,
     tiny_engine,
 )
 from tests.decode.schedule import always, scheduled, script, shuffled
 from tests.decode.test_greedy import PROMPTS, table_prompts, wrong
-from tests.decode.tiny import TARGET, VOCAB, model_of
+from tests.decode.tiny import TARGET, VOCAB, continued, model_of
 
 LETTERS = faulty.PROMPTS
 
@@ -108,21 +108,15 @@ def test_a_token_more_and_an_ended_row_that_goes_on_are_noticed():
             lengths_are_exact(faulty.ENGINE, LETTERS, always(8, 1, 3), drafts, fault)
 
 
-def eager(params, view, state, wanted):
-    """Drafts as many as there is room for, whatever is wanted."""
-    return script(3).propose(params, view, state, jnp.full_like(wanted, 3))
-
-
 def test_a_source_that_drafts_too_much_cannot_lengthen_a_row():
-    engine = small_engine("greedy", (script(3)._replace(propose=eager),))
-    drafts = scripted(engine, LETTERS, plain(engine, LETTERS, max_new_tokens=20).tokens)
-    lengths_are_exact(engine, LETTERS, always(8, 1, 3), drafts)
+    drafts = scripted(faulty.ENGINE, LETTERS, plain(faulty.ENGINE, LETTERS, max_new_tokens=20).tokens)
+    lengths_are_exact(faulty.ENGINE, LETTERS, always(8, faulty.ENGINE.source("eager"), 3), drafts)
 
 
 @functools.cache
 def wide_engine():
-    """Real caches and a window that is wide beside them."""
-    model, params = model_of(TARGET, 0, 1.6)
+    """A real cache and a window that is wide beside it."""
+    model, params = model_of(dataclasses.replace(TARGET, num_layers=1), 0, 3.0)
     options = {"select": scheduled(7), "lookahead": 7, "windows": (1, 8), "vocab_size": VOCAB}
     setup = decode.make_setup(model, drafts=(script(7),), **options)
     return Engine(setup, plain_setup(model, VOCAB), decode.EngineParams(params, {}, ()), 64)
@@ -134,11 +128,11 @@ def rows_fill_their_buffers(slots, share):
     request = decode.make_request(engine.setup, prompts, max_new_tokens=limits)
     state = init_state(engine.setup, jnp.asarray(pad_prompts(prompts, slots)), request, headroom=16)
     state = decode.prefill(engine.setup, engine.params, state, longest=4)
-    wanted = plain(engine, prompts, max_new_tokens=limits)
-    drafts = scripted(engine, prompts, wrong(wanted.tokens, VOCAB, share=share))[:, :slots]
+    wanted = continued(engine.setup.target, engine.params.target, prompts, 24)
+    drafts = scripted(engine, prompts, wrong(wanted, VOCAB, share=share))[:, :slots]
     params = decode.EngineParams(engine.params.target, {"script": jnp.asarray(drafts)}, always(3, 1, 7))
     state, _ = decode.loop(engine.setup, params, state, FOREVER, np.zeros(3, bool))
-    assert host(state).tokens == wanted.tokens
+    assert host(state).tokens == wanted
 
 
 def test_a_row_may_fill_its_buffers_to_the_last_slot():

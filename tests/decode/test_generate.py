@@ -27,9 +27,8 @@ def engine_of(select, *, lookahead=3, verify="greedy"):
     return base, setup, decode.EngineParams(base.params.target, {"lm:d": base.params.drafts["lm:d"]}, ())
 
 
-@pytest.mark.parametrize("select", ["rule", "fixed:lm:d:2"])
-def test_generate_gives_the_plain_tokens(select):
-    base, setup, params = engine_of(select)
+def test_generate_gives_the_plain_tokens():
+    base, setup, params = engine_of("rule")
     prompts, limits = [[1, 2, 3, 1, 2], [4], [5, 6]], [9, 30, 1]
     wanted = plain(base, prompts, max_new_tokens=limits, stop_ids=[2])
     got = decode.generate(setup, params, prompts, max_new_tokens=limits, stop_ids=[2])
@@ -38,9 +37,7 @@ def test_generate_gives_the_plain_tokens(select):
     assert got.logprobs is None, "they were not asked for"
     assert got.rounds == int(np.max(got.counters.rounds.sum(1)))
     assert got.seconds > 0
-    used = dict(zip(setup.names, got.counters.rounds.sum(0) > 0, strict=True))
-    assert used["lm:d"]
-    assert used["lookup"] == (select == "rule")
+    assert (got.counters.rounds.sum(0) > 0).all(), "every source had its rounds"
 
 
 def test_lookahead_zero_is_plain_decoding_whatever_the_sources():

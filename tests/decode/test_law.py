@@ -15,7 +15,7 @@ from tests.decode.engines import plain, run, small_engine
 from tests.decode.schedule import always, free_source, point_masses, shuffled
 from tests.verify.law import FAILS, HOLDS
 
-VOCAB, ROWS, CALLS, LENGTH = 6, 1024, 8, 3
+VOCAB, ROWS, CALLS, LENGTH = 6, 1024, 5, 3
 PROMPT = [1, 2, 0, 1, 2]
 TABLE = automata.random_table(VOCAB, 3, padded=2, scale=1.0)
 DRAFT = automata.related_table(TABLE, VOCAB, 4, padded=3, noise=0.8)
@@ -172,11 +172,17 @@ def by_seed(seed, positions, purpose):
     return jnp.broadcast_to(u[:, None], positions.shape)
 
 
-def only_one_token_can_come(monkeypatch, version, *, seed, allowed, drafted, residual=rejection._residual):
+def without_fallback(log_p, q, residual=rejection._residual):
+    """What is left of the target's law, and for the last token of the vocabulary nothing in place of nothing."""
+    unguarded = jnp.log(jnp.maximum(jnp.exp(log_p) - q, 0.0))
+    return jnp.where((jnp.argmax(log_p, -1) == VOCAB - 1)[..., None], unguarded, residual(log_p, q))
+
+
+def only_one_token_can_come(monkeypatch, *, seed, allowed, drafted):
     """Whether a row that has one possible token emits it alone, whatever is drafted."""
     monkeypatch.setattr(rejection, "uniform", by_seed)
-    monkeypatch.setattr(rejection, "_residual", residual)
-    own = small_engine("rejection", table=TABLE, vocab=VOCAB, version=version)
+    monkeypatch.setattr(rejection, "_residual", without_fallback)
+    own = small_engine("rejection", table=TABLE, vocab=VOCAB, version=2)
     warp = warpers(8, temperature=1.0, bias={token: -np.inf for token in range(VOCAB) if token != allowed})
     drafts = np.full((8, own.capacity), drafted, np.int32)
     got = run(own, [[0]] * 8, always(8, 1, 3), drafts, max_new_tokens=8, warp=warp, seed=[seed] * 8)
@@ -188,18 +194,15 @@ def only_one_token_can_come(monkeypatch, version, *, seed, allowed, drafted, res
 
 def test_acceptance_is_strict_so_a_token_of_probability_zero_is_never_emitted(monkeypatch):
     for drafted in range(VOCAB + 2):
-        assert only_one_token_can_come(monkeypatch, 2, seed=1, allowed=3, drafted=drafted), "even at u = 0"
-    assert not only_one_token_can_come(monkeypatch, 2, seed=0, allowed=3, drafted=2), "an epsilon accepts p = 0"
+        assert only_one_token_can_come(monkeypatch, seed=1, allowed=3, drafted=drafted), "even at u = 0"
+    assert not only_one_token_can_come(monkeypatch, seed=0, allowed=3, drafted=2), "an epsilon accepts p = 0"
 
 
 def test_a_residual_of_no_mass_falls_back_to_the_target(monkeypatch):
     """All of p is on the draft that is refused; what is left of it is nothing, and no law."""
-    assert only_one_token_can_come(monkeypatch, 2, seed=2, allowed=3, drafted=3)
-
-    def without_fallback(log_p, q):
-        return jnp.log(jnp.maximum(jnp.exp(log_p) - q, 0.0))
-
-    assert not only_one_token_can_come(monkeypatch, 3, seed=2, allowed=3, drafted=3, residual=without_fallback)
+    for token in range(VOCAB - 1):
+        assert only_one_token_can_come(monkeypatch, seed=2, allowed=token, drafted=token)
+    assert not only_one_token_can_come(monkeypatch, seed=2, allowed=VOCAB - 1, drafted=VOCAB - 1)
 
 
 def test_a_draft_that_is_the_target_leaves_the_law():

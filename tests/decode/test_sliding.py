@@ -9,10 +9,10 @@ import pytest
 
 from jaxspec import decode
 from jaxspec.decode.state import init_state
-from tests.decode.engines import FOREVER, Engine, began, host, plain, plain_setup, run, scripted
-from tests.decode.schedule import scheduled, script, shuffled
+from tests.decode.engines import FOREVER, Engine, began, host, plain_setup, run, scripted
+from tests.decode.schedule import always, scheduled, script, shuffled
 from tests.decode.test_greedy import wrong
-from tests.decode.tiny import DRAFT, TARGET, VOCAB, model_of, whole_pass
+from tests.decode.tiny import DRAFT, TARGET, VOCAB, continued, model_of, whole_pass
 from tests.drafts.oracle import own_logits, proposals
 
 WINDOW = 8
@@ -54,7 +54,8 @@ def test_rings_that_prefill_has_wrapped_stay_right_through_rejections():
     rings, draft = state.cache.rings, state.sources[engine().source("lm:d")].cache.rings
     assert rings == (WINDOW + 256, None)
     assert draft == (WINDOW + 64,)
-    guess = plain(engine(), prompts, **limits).tokens
+    guess = run(engine(), prompts, always(2, engine().source("lm:d"), 3), **limits).tokens
+    is_recomputed(prompts, guess)
     drafts = scripted(engine(), prompts, wrong(guess, VOCAB, share=0.3))
     got = run(engine(), prompts, shuffled(2, [0, 1, 2, 3], 3, 0), drafts, **limits)
     is_recomputed(prompts, got.tokens)
@@ -81,7 +82,7 @@ def test_drafts_with_wrapped_rings_are_those_of_one_pass_over_the_text(name):
 def wraps_a_small_ring(headroom):
     """From one-token prompts: no prefill, so the ring may have just the room that a round's window needs."""
     own, prompts, slots = engine(alone=True), [[3], [20]], 64
-    guess = plain(own, prompts, max_new_tokens=55).tokens
+    guess = continued(own.setup.target, own.params.target, prompts, 56)
     request = decode.make_request(own.setup, prompts, max_new_tokens=55)
     tokens = jnp.zeros((2, slots), jnp.int32).at[:, 0].set(jnp.asarray([3, 20], jnp.int32))
     state = init_state(own.setup, tokens, request, headroom=headroom)

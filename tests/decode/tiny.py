@@ -71,3 +71,15 @@ def whole_pass(model: LanguageModel, params, tokens: jax.Array) -> jax.Array:
     mask = jnp.broadcast_to(jnp.tril(jnp.ones((length, length), bool))[None], (rows, length, length))
     cache = model.init_cache(rows, 1, headroom=1, dtype=params["embed_tokens.weight"].dtype)
     return model.forward(params, tokens, positions, mask, cache).logits
+
+
+def continued(model: LanguageModel, params, prompts: list[list[int]], length: int) -> list[list[int]]:
+    """Greedy outputs up to texts of `length` tokens, one pass over the whole text for each token."""
+    texts = np.zeros((len(prompts), length), np.int32)
+    for row, prompt in enumerate(prompts):
+        texts[row, : len(prompt)] = prompt
+    for at in range(min(map(len, prompts)), length):
+        best = np.argmax(np.asarray(whole_pass(model, params, jnp.asarray(texts)))[:, at - 1, :VOCAB], -1)
+        known = np.asarray([at < len(prompt) for prompt in prompts])
+        texts[:, at] = np.where(known, texts[:, at], best)
+    return [text[len(prompt) :].tolist() for text, prompt in zip(texts, prompts, strict=True)]

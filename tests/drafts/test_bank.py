@@ -10,6 +10,7 @@ import pytest
 
 from jaxspec.contracts import MODEL, Choice, Signals
 from jaxspec.drafts import bank
+from tests.decode import faulty
 from tests.decode.engines import TABLE_VOCAB, plain, run, scripted, small_engine
 from tests.decode.schedule import always, plan_of, script
 
@@ -69,9 +70,8 @@ def test_a_choice_is_settled_within_what_was_offered():
 
 @pytest.mark.parametrize(("most", "rounds"), [(0, 12), (1, 6), (3, 3)])
 def test_a_row_never_drafts_more_than_its_own_lookahead(most, rounds):
-    engine = small_engine("greedy")
-    drafts = scripted(engine, PROMPTS, plain(engine, PROMPTS, max_new_tokens=12).tokens)
+    drafts = scripted(faulty.ENGINE, PROMPTS, plain(faulty.ENGINE, PROMPTS, max_new_tokens=12).tokens)
     ahead = [most, 3] * 4
-    got = run(engine, PROMPTS, always(8, 1, 3), drafts, max_new_tokens=12, max_lookahead=ahead)
+    got = faulty.run_with(faulty.NONE, always(8, 1, 3), drafts, max_new_tokens=12, max_lookahead=ahead)
     assert (got.log.count <= np.asarray(ahead)).all()
     assert got.state.counters.rounds.sum(1).tolist() == [rounds, 3] * 4
