@@ -10,9 +10,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxspec import decode
-from jaxspec.checkpoint import load_params, open_checkpoint
+from jaxspec.checkpoint import gather, load_params, open_checkpoint
 from jaxspec.contracts import EngineParams, Setup
-from jaxspec.models import LanguageModel, ModelConfig, for_length, language_model, parameter_shapes
+from jaxspec.models import LanguageModel, ModelConfig, for_length, fuse, language_model, parameter_shapes
 from jaxspec.run import Answer, OnEnd, OnText, Row, Run
 from jaxspec.sampling import warpers
 from jaxspec.sharding import make_mesh, param_shardings, replicated
@@ -63,6 +63,9 @@ def load_model(
     told = None if progress is None else lambda done, total: progress(name, done, total)
     shardings = None if mesh is None else _shardings(config, mesh, split=split)
     params = load_params(source, dtype=DTYPES[dtype], shardings=shardings, progress=told)
+    if mesh is None:
+        config, params = fuse(config, params)
+        params = gather(params)
     return Loaded(name, language_model(config), params, tokenizer)
 
 
@@ -100,6 +103,8 @@ def load(
     for draft in drafts:
         check_draft(draft)
     devices = None if mesh is None else make_mesh(mesh)
+    if devices is not None and devices.size == 1:
+        devices = None  # one device is no mesh
     main = load_model(target, dtype=dtype, mesh=devices, split=True, progress=progress)
     small = [draft for draft in drafts if draft.startswith("lm:")]
     models = {d: load_model(d.removeprefix("lm:"), dtype=dtype, mesh=devices, progress=progress) for d in small}

@@ -52,7 +52,7 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "gate_proj.bias": ("feed_forward",),
     "up_proj.bias": ("feed_forward",),
 }
-"""Logical axes of a parameter by the end of its name; others (norms, biases of outputs) are replicated."""
+"""Logical axes of a parameter by the end of its name; others (norms, output biases, fused matrices) are replicated."""
 
 CACHE = ("rows", "kv_heads", "slots", "head")
 
@@ -98,7 +98,7 @@ def param_shardings(shapes: Mapping[str, Any], mesh: Mesh, *, head_dim: int) -> 
     """
 
     def one(name: str, leaf: Any) -> NamedSharding:
-        axes = next((axes for end, axes in PARAMETERS.items() if name.endswith(end)), ())
+        axes = PARAMETERS.get(".".join(name.split(".")[-2:]), ())
         sizes = zip(axes, leaf.shape, strict=False)
         counts = [size // head_dim if axis.endswith("heads") else size for axis, size in sizes]
         return NamedSharding(mesh, partition(axes, counts, mesh))

@@ -152,7 +152,7 @@ def build(plan: Plan) -> Engine:
     chip, devices = chips.devices(plan.topology, count)
     mesh = sharding.make_mesh(plan.mesh or f"data=1,model={len(devices)}", devices)
     dtype = jnp.dtype(plan.dtype)
-    config = read_config(plan.target, plan.layers)
+    config = dataclasses.replace(read_config(plan.target, plan.layers), fused=mesh.size == 1)  # as `load_model` does
     drafts = {d: read_config(d.removeprefix("lm:"), plan.draft_layers) for d in plan.drafts if d.startswith("lm:")}
     sources: list[Any] = [_bound(d, drafts, config) for d in plan.drafts]
     setup = decode.make_setup(

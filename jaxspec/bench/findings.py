@@ -56,7 +56,11 @@ class Facts:
                 n for path, leaf in named if _ends(path, "embed_tokens") for n in (leaf.shape[0], _local(leaf)[0])
             ),
             feed_forward=frozenset(
-                n for p, leaf in named if _ends(p, "gate_proj") for n in (leaf.shape[0], _local(leaf)[0])
+                n
+                for path, leaf in named
+                for name, axis in (("gate_proj", 0), ("gate_up_proj", 0), ("down_proj", 1))
+                if _ends(path, name)
+                for n in (leaf.shape[axis], _local(leaf)[axis])
             ),
             widest=rows * max(PREFILL[1], setup.windows[-1]) * max(widths, default=0),
         )

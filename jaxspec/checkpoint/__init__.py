@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxspec.checkpoint.convert import convert
 from jaxspec.checkpoint.hub import resolve
+from jaxspec.checkpoint.placement import gather
 from jaxspec.checkpoint.source import Checkpoint, load_params, open_checkpoint
 from jaxspec.checkpoint.tensors import CheckpointError, LazyTensor
 
@@ -15,6 +16,7 @@ __all__ = [
     "CheckpointError",
     "LazyTensor",
     "convert",
+    "gather",
     "load",
     "load_params",
     "open_checkpoint",

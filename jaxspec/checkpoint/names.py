@@ -10,13 +10,10 @@ from jaxspec.checkpoint import safetensors
 from jaxspec.checkpoint.safetensors import TensorInfo
 from jaxspec.checkpoint.tensors import LazyTensor, Shape, differences, report, rows_equal
 from jaxspec.models.config import ModelConfig
+from jaxspec.models.fuse import FUSED
 
 _PREFIXES = ("language_model.model.", "model.language_model.", "language_model.", "model.")
 _OTHER_MODALITIES = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
-_FUSED = {
-    "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj"),
-}
 
 
 def expected_shapes(config: ModelConfig) -> dict[str, Shape]:
@@ -109,7 +106,7 @@ def _split(name: str, info: TensorInfo, config: ModelConfig) -> list[tuple[str, 
     """Parts of a fused matrix, by rows: q, k, v or gate, up. One that has other rows is left to the check."""
     heads, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     sizes = {"self_attn.qkv_proj": (heads, kv, kv), "mlp.gate_up_proj": (config.intermediate_size,) * 2}
-    for fused, parts in _FUSED.items():
+    for fused, parts in FUSED.items():
         if f".{fused}." in name and info.shape and info.shape[0] == sum(sizes[fused]):
             stops = np.cumsum(sizes[fused]).tolist()
             pieces = (safetensors.rows(info, stop - size, stop) for stop, size in zip(stops, sizes[fused], strict=True))
@@ -129,7 +126,7 @@ def to_hf(tensors: Mapping[str, LazyTensor], config: Mapping[str, Any]) -> dict[
 
 def _fused(name: str, tensors: Mapping[str, LazyTensor]) -> tuple[str, list[LazyTensor]]:
     """The fused matrix that `name` is the first part of, with all parts; no parts for a later one."""
-    for fused, parts in _FUSED.items():
+    for fused, parts in FUSED.items():
         for part in parts:
             if f".{part}." in name:
                 siblings = [tensors[name.replace(part, sibling)] for sibling in parts]

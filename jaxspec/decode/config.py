@@ -39,7 +39,7 @@ def make_setup(
         select: "rule", "fixed:SOURCE:K", "fixed:none", or a `Selector`.
         verify: "greedy", "rejection" or "coupled".
         lookahead: drafts a round at the most; at most the widest window less one.
-        model_lookahead: drafts `rule` asks of a source that costs a model pass; min(lookahead, 4) where None.
+        model_lookahead: drafts `rule` asks of a source that costs a model pass; min(lookahead, 3) where None.
         windows: padded window widths to compile, ascending, starting at 1; those above lookahead + 1 are left out.
         vocab_size: true vocabulary; the model's padded one where None.
         logprobs: keep log-probabilities of the emitted tokens.
@@ -63,7 +63,7 @@ def make_setup(
     names = [source.name for source in sources]
     if len(set(names)) != len(names):
         raise ValueError(f"draft sources {names[1:]} have a name twice; give each source once")
-    asked = min(lookahead, 4) if model_lookahead is None else model_lookahead
+    asked = min(lookahead, 3) if model_lookahead is None else model_lookahead
     chosen = select if isinstance(select, Selector) else _selector(select, tuple(sources), largest, asked)
     return Setup(target, tuple(sources), chosen, verify, widths, vocab, logprobs, mesh)
 
@@ -71,7 +71,7 @@ def make_setup(
 def _windows(lookahead: int, windows: Sequence[int]) -> tuple[int, ...]:
     """Widths that are needed for a lookahead: those below lookahead + 1, and lookahead + 1 itself.
 
-    lookahead 5, windows 1 2 4 8 16   ->   1 2 4 6
+    lookahead 5, windows 1 4 8 16   ->   1 4 6
     """
     widths = tuple(windows)
     if not widths or widths[0] != 1 or list(widths) != sorted(set(widths)):

@@ -11,7 +11,7 @@ from jaxspec.typing import PyTree, Rows
 
 
 @functools.lru_cache(maxsize=64)
-def lookup(*, max_match: int = 6, min_match: int = 1, lookahead: int) -> DraftSource:
+def lookup(*, max_match: int = 6, min_match: int = 2, lookahead: int) -> DraftSource:
     """Draft the continuation of the most recent of the longest earlier matches of the text's end.
 
     Args:

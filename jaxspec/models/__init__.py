@@ -4,6 +4,7 @@ from jaxspec.models.api import Forward, LanguageModel, Output, bind, language_mo
 from jaxspec.models.config import ModelConfig, RopeScaling
 from jaxspec.models.decoder import Decoder
 from jaxspec.models.families import FAMILIES
+from jaxspec.models.fuse import fuse
 from jaxspec.models.rope import for_length
 from jaxspec.models.zoo import config_from_hf, config_to_hf
 
@@ -19,6 +20,7 @@ __all__ = [
     "config_from_hf",
     "config_to_hf",
     "for_length",
+    "fuse",
     "language_model",
     "parameter_shapes",
 ]

@@ -18,9 +18,12 @@ class Attention(nnx.Module):
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
         c, q_size, kv_size = config, config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        self.q_proj = Linear(c.hidden_size, q_size, bias=c.qkv_bias, rngs=rngs, dtype=dtype)
-        self.k_proj = Linear(c.hidden_size, kv_size, bias=c.qkv_bias, rngs=rngs, dtype=dtype)
-        self.v_proj = Linear(c.hidden_size, kv_size, bias=c.qkv_bias, rngs=rngs, dtype=dtype)
+        if c.fused:
+            self.qkv_proj = Linear(c.hidden_size, q_size + 2 * kv_size, bias=c.qkv_bias, rngs=rngs, dtype=dtype)
+        else:
+            self.q_proj = Linear(c.hidden_size, q_size, bias=c.qkv_bias, rngs=rngs, dtype=dtype)
+            self.k_proj = Linear(c.hidden_size, kv_size, bias=c.qkv_bias, rngs=rngs, dtype=dtype)
+            self.v_proj = Linear(c.hidden_size, kv_size, bias=c.qkv_bias, rngs=rngs, dtype=dtype)
         self.o_proj = Linear(q_size, c.hidden_size, bias=c.out_bias, rngs=rngs, dtype=dtype)
         self.q_norm = RMSNorm(c.head_dim, c, dtype=dtype) if c.qk_norm else None
         self.k_norm = RMSNorm(c.head_dim, c, dtype=dtype) if c.qk_norm else None
@@ -37,9 +40,7 @@ class Attention(nnx.Module):
     ) -> tuple[Float[Array, "D B T"], Float[Array, "B K T H"], Float[Array, "B K T H"]]:
         c = self.config
         _, rows, width = x.shape
-        q = self.q_proj(x).reshape(c.num_heads, c.head_dim, rows, width)
-        k = self.k_proj(x).reshape(c.num_kv_heads, c.head_dim, rows, width)
-        v = self.v_proj(x).reshape(c.num_kv_heads, c.head_dim, rows, width)
+        q, k, v = (part.reshape(-1, c.head_dim, rows, width) for part in self._project(x))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q, axis=1), self.k_norm(k, axis=1)
         q, k = rotate(q, *rope), rotate(k, *rope)
@@ -51,6 +52,14 @@ class Attention(nnx.Module):
         q = q.reshape(c.num_kv_heads, -1, c.head_dim, rows, width)
         mixed = attend(q, past, past_mask, keys, values, mask, scale=self._scale(), cap=c.attention_softcap)
         return self.o_proj(mixed.reshape(-1, rows, width).astype(x.dtype)), k, v
+
+    def _project(self, x: Float[Array, "D B T"]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        c = self.config
+        if not c.fused:
+            return self.q_proj(x), self.k_proj(x), self.v_proj(x)
+        q_size, kv_size = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
+        q, k, v = jnp.split(self.qkv_proj(x), (q_size, q_size + kv_size))
+        return q, k, v
 
     def _scale(self) -> float:
         scale = self.config.query_scale

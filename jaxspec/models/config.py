@@ -81,6 +81,7 @@ class ModelConfig:
     rotary_fraction: float = 1.0  # Phi: share of the head that rotates
     bos_id: int | None = None
     eos_ids: tuple[int, ...] = ()
+    fused: bool = False  # q, k, v and gate, up lie in one matrix each, see models/fuse.py; in no config.json
 
     def __post_init__(self) -> None:
         check_sizes(self)

@@ -21,13 +21,18 @@ class FeedForward(nnx.Module):
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
         c = config
-        self.gate_proj = Linear(c.hidden_size, c.intermediate_size, bias=c.mlp_bias, rngs=rngs, dtype=dtype)
-        self.up_proj = Linear(c.hidden_size, c.intermediate_size, bias=c.mlp_bias, rngs=rngs, dtype=dtype)
+        self.fused = c.fused
+        if c.fused:
+            self.gate_up_proj = Linear(c.hidden_size, 2 * c.intermediate_size, bias=c.mlp_bias, rngs=rngs, dtype=dtype)
+        else:
+            self.gate_proj = Linear(c.hidden_size, c.intermediate_size, bias=c.mlp_bias, rngs=rngs, dtype=dtype)
+            self.up_proj = Linear(c.hidden_size, c.intermediate_size, bias=c.mlp_bias, rngs=rngs, dtype=dtype)
         self.down_proj = Linear(c.intermediate_size, c.hidden_size, bias=c.mlp_bias, rngs=rngs, dtype=dtype)
         self.act = c.activation
 
     def __call__(self, x: Float[Array, "D B T"]) -> Float[Array, "D B T"]:
-        return self.down_proj(activation(self.act, self.gate_proj(x)) * self.up_proj(x))
+        gate, up = jnp.split(self.gate_up_proj(x), 2) if self.fused else (self.gate_proj(x), self.up_proj(x))
+        return self.down_proj(activation(self.act, gate) * up)
 
 
 class Layer(nnx.Module):

@@ -26,6 +26,7 @@ SHAPES = {
     "mlp_bias": ("llama2", True),
     "qk_norm": ("llama2", True),
     "post_norms": ("llama2", True),
+    "fused": ("llama2", True),
 }
 """A checkpoint of one value is refused with the other: its tensors have other names or shapes."""
 
