@@ -12,6 +12,7 @@ import transformers
 from jaxspec.bench.contenders import PEER, Ask, Contender, Run
 from jaxspec.checkpoint import names
 from jaxspec.checkpoint.tensors import in_memory
+from jaxspec.models import unfuse
 from jaxspec.pipeline import Loaded, Pipeline
 
 LOOKUP_TOKENS = 10
@@ -42,10 +43,12 @@ def contenders(pipeline: Pipeline, ask: Ask, *, threads: int) -> list[Contender]
 
 
 def build(loaded: Loaded, ask: Ask) -> transformers.PreTrainedModel:
-    """transformers' model over the memory of our parameters: nothing is copied but fused matrices."""
-    fields = loaded.model.config.to_hf()
+    """transformers' model over the memory of our parameters: nothing is copied but matrices that it fuses itself."""
+    on_host = {name: np.asarray(array) for name, array in loaded.params.items()}
+    ours, arrays = unfuse(loaded.model.config, on_host)
+    fields = ours.to_hf()
     config = transformers.AutoConfig.for_model(**fields)
-    lazy = names.to_hf({name: in_memory(array) for name, array in loaded.params.items()}, fields)
+    lazy = names.to_hf({name: in_memory(array) for name, array in arrays.items()}, fields)
     weights = {name: _tensor(tensor.read()) for name, tensor in lazy.items()}
     kind: Any = transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     model = kind.from_pretrained(None, config=config, state_dict=weights, dtype=next(iter(weights.values())).dtype)

@@ -4,7 +4,7 @@ from jaxspec.models.api import Forward, LanguageModel, Output, bind, language_mo
 from jaxspec.models.config import ModelConfig, RopeScaling
 from jaxspec.models.decoder import Decoder
 from jaxspec.models.families import FAMILIES
-from jaxspec.models.fuse import fuse
+from jaxspec.models.fuse import fuse, unfuse
 from jaxspec.models.rope import for_length
 from jaxspec.models.zoo import config_from_hf, config_to_hf
 
@@ -23,4 +23,5 @@ __all__ = [
     "fuse",
     "language_model",
     "parameter_shapes",
+    "unfuse",
 ]

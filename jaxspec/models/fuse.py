@@ -5,11 +5,18 @@ A model that is split over devices keeps them apart, since each device then hold
 """
 
 import dataclasses
+import itertools
+from collections.abc import Mapping
+from typing import TypeVar
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxspec.models.config import ModelConfig
 from jaxspec.typing import Params
+
+Leaf = TypeVar("Leaf", jax.Array, np.ndarray)
 
 FUSED = {
     "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -36,3 +43,25 @@ def fuse(config: ModelConfig, params: Params) -> tuple[ModelConfig, Params]:
                 if names[0] in params:
                     fused[f"layers.{layer}.{whole}.{kind}"] = jnp.concatenate([params.pop(name) for name in names])
     return dataclasses.replace(config, fused=True), params | fused
+
+
+def unfuse(config: ModelConfig, params: Mapping[str, Leaf]) -> tuple[ModelConfig, dict[str, Leaf]]:
+    """The inverse of `fuse`, for jax and numpy arrays alike (numpy's share the fused arrays' memory).
+
+    A model that is not fused is given back as it is.
+    """
+    if not config.fused:
+        return config, dict(params)
+    kv = config.num_kv_heads * config.head_dim
+    sizes = ((config.num_heads * config.head_dim, kv, kv), (config.intermediate_size,) * 2)
+    apart = {}
+    for name, leaf in params.items():
+        for (whole, parts), rows in zip(FUSED.items(), sizes, strict=True):
+            if f".{whole}." in name:
+                stops = itertools.accumulate(rows)
+                pieces = (leaf[stop - size : stop] for stop, size in zip(stops, rows, strict=True))
+                apart |= {name.replace(whole, part): piece for part, piece in zip(parts, pieces, strict=True)}
+                break
+        else:
+            apart[name] = leaf
+    return dataclasses.replace(config, fused=False), apart

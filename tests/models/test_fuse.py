@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import tests.models.tiny as t
-from jaxspec.models import fuse, language_model, parameter_shapes
+from jaxspec.models import fuse, language_model, parameter_shapes, unfuse
 from jaxspec.models.fuse import FUSED
 
 NAMES = ("llama-bias", "qwen2", "qwen3", "gemma2", "phi3")
@@ -42,3 +42,23 @@ def test_what_is_fused_is_held_once_and_fused_once():
     assert sum(leaf.size for leaf in fused.values()) == sum(leaf.size for leaf in jax.tree.leaves(dict(params)))
     with pytest.raises(ValueError, match="fused already"):
         fuse(config, fused)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_unfusing_gives_every_bit_back(name):
+    model, params = t.model_of(name)
+    config, again = unfuse(*fuse(model.config, dict(params)))
+    assert config == model.config
+    assert {key: np.asarray(leaf).tobytes() for key, leaf in again.items()} == {
+        key: np.asarray(leaf).tobytes() for key, leaf in params.items()
+    }
+    assert unfuse(config, again) == (config, again), "nothing to undo"
+
+
+def test_unfused_numpy_arrays_share_the_memory():
+    model, params = t.model_of("llama-bias")
+    config, fused = fuse(model.config, dict(params))
+    host = {name: np.asarray(leaf) for name, leaf in fused.items()}
+    _, apart = unfuse(config, host)
+    for name, leaf in apart.items():
+        assert any(np.shares_memory(leaf, whole) for whole in host.values()), name
