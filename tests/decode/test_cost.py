@@ -61,11 +61,11 @@ def program(name):
     elif name == "plain loop":
         lowered = decode.plain_loop.lower(setup, params, state, 8)
     else:
-        lowered = prefill._chunk.lower(setup, params, state, jnp.int32(0), 16)
+        lowered = prefill._chunk.lower(setup, params, state, jnp.int32(0), 16, name == "first chunk")
     return lowered.compile(), state
 
 
-PROGRAMS = ["loop", "loop without drafts", "plain loop", "prefill"]
+PROGRAMS = ["loop", "loop without drafts", "plain loop", "first chunk", "later chunk"]
 
 
 def size(tree):

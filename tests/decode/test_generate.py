@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from jaxspec import decode
-from jaxspec.decode.prefill import plan
+from jaxspec.buckets import PREFILL
+from jaxspec.decode.prefill import OVERHEAD, plan
 from tests.decode.automata import automaton
 from tests.decode.engines import TABLE_VOCAB, began, host, plain, run, small_engine, table_engine, tiny_engine
 from tests.decode.schedule import always
@@ -95,11 +96,18 @@ def test_prefill_takes_all_tokens_but_the_last_in_chunks(length):
     assert np.asarray(state.cache.length).tolist() == [len(prompt) - 1 for prompt in prompts]
 
 
-def test_chunks_cover_a_prompt_with_the_least_padding_there_is():
+def test_chunks_cover_a_prompt_and_cost_the_least_there_is():
     assert plan(0) == []
     assert plan(300) == [(0, 256), (256, 64)]
+    assert plan(250) == [(0, 256)], "padded, since four chunks of 64 cost more than one of 256"
+
+    def cost(widths):
+        return sum(widths) + OVERHEAD * len(widths)
+
     for tokens in range(1, 600):
         chunks = plan(tokens)
         ends = [start + width for start, width in chunks]
         assert [start for start, _ in chunks] == [0, *ends[:-1]]
         assert ends[-1] >= tokens > ends[-1] - chunks[-1][1]
+        single = [[width] * -(-tokens // width) for width in PREFILL]
+        assert cost([width for _, width in chunks]) <= min(cost(widths) for widths in single)
