@@ -7,11 +7,12 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.status import Status
 from rich.table import Table
 
 from jaxspec import telemetry
 from jaxspec.pipeline import Pipeline, check_draft, load
-from jaxspec.run import Answer
+from jaxspec.run import DECODING, PREPARING, Answer
 from jaxspec.sampling import warpers
 from jaxspec.text import Tokenizer, decode_utf8, read_prompts
 
@@ -42,28 +43,34 @@ class Screen:
         self._waiting: dict[int, str] = {}
         self._ended: set[int] = set()
         self._row, self._blank = 0, False
+        self.titles: list[str] = []
+        self._status: Status | None = None
+        self._notes: list[str] = []
 
     def generate(self, args: argparse.Namespace) -> Answer:
         """Load what the arguments name and generate; every prompt is read and checked before anything is loaded."""
         prompts = self.prompts(args)
+        each = [prompt for prompt in prompts for _ in range(max(1, args.num_samples))]
+        self.titles = [str(prompt) for prompt in each] if self.text and len(each) > 1 else []
         settings = {name: getattr(args, name) for name in SAMPLING}
         warpers(1, **settings)  # refuses bad values before anything is loaded
         telemetry.keep_compilations()
         pipeline = self.load(args)
-        answer = pipeline.generate(
-            prompts,
-            chat=args.chat,
-            max_new_tokens=args.max_new_tokens,
-            stop=args.stop,
-            num_samples=args.num_samples,
-            seed=args.seed,
-            logprobs=args.logprobs,
-            draft_confidence=args.draft_confidence,
-            draft_temperature=args.draft_temperature,
-            on_text=self.show if self.text else None,
-            on_end=self.end if self.text else None,
-            **settings,
-        )
+        options = ("chat", "max_new_tokens", "stop", "num_samples", "seed", "logprobs")
+        told = {"on_text": self.show, "on_end": self.end} if self.text else {}
+        try:
+            answer = pipeline.generate(
+                prompts,
+                draft_confidence=args.draft_confidence,
+                draft_temperature=args.draft_temperature,
+                on_stage=self.stage,
+                **{name: getattr(args, name) for name in options},
+                **told,
+                **settings,
+            )
+        finally:
+            self._stop_waiting()
+        self._hint(answer, args, pipeline.target.tokenizer)
         if args.logprobs:
             self._logprobs(answer, pipeline.target.tokenizer)
         return answer
@@ -108,6 +115,42 @@ class Screen:
                 progress=told,
             )
 
+    def stage(self, name: str) -> None:
+        """Say what is being waited for, where somebody watches; then the title of the first row."""
+        if name == PREPARING and self.console.is_terminal and not self.quiet:
+            self._status = self.console.status("preparing (what is new here is compiled, 10 to 40 s, and then kept)")
+            self._status.start()
+        if name == DECODING:
+            self._stop_waiting()
+            self._title()
+
+    def _stop_waiting(self) -> None:
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+    def _title(self) -> None:
+        """Where there are several rows, say on standard error whose text follows."""
+        if self._row < len(self.titles):
+            if self._blank:
+                self._print("\n")
+                self._blank = False
+            words = " ".join(self.titles[self._row].split())
+            words = words if len(words) <= 60 else words[:59] + "…"
+            text = f"[{self._row + 1} of {len(self.titles)}] {words}"
+            self.console.print(text, style="dim", markup=False, highlight=False)
+
+    def _hint(self, answer: Answer, args: argparse.Namespace, tokenizer: Tokenizer) -> None:
+        """What a reader may wonder about: texts that were cut, and none at all."""
+        cut = sum(result.finish_reason == "length" for result in answer.results)
+        if cut:
+            whole = len(answer.results)
+            what = "the answer" if whole == 1 else f"{cut} of {whole} answers"
+            self._notes.append(f"{what} ended at --max-new-tokens {args.max_new_tokens}")
+        empty = any(not result.text.strip() and result.finish_reason == "stop" for result in answer.results)
+        if empty and not args.chat and not args.stop and tokenizer.chat_template:
+            self._notes.append("an answer is empty; this target has a chat template, which --chat uses")
+
     def show(self, row: int, text: str) -> None:
         """Print rows in order, a blank line between two: the first unfinished one as it comes, then the others."""
         self._waiting[row] = self._waiting.get(row, "") + text
@@ -122,6 +165,7 @@ class Screen:
             self._print("\n")
             self._row += 1
             self._blank = True
+            self._title()
         if self._row in self._waiting:
             self._flush()
 
@@ -156,3 +200,5 @@ class Screen:
     def report(self, answer: Answer) -> None:
         """The table of what each source did."""
         self.console.print(telemetry.table(answer.stats))
+        for note in self._notes:
+            self.console.print(note, markup=False, highlight=False)

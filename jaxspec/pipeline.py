@@ -13,7 +13,7 @@ from jaxspec import decode
 from jaxspec.checkpoint import gather, load_params, open_checkpoint
 from jaxspec.contracts import EngineParams, Setup
 from jaxspec.models import LanguageModel, ModelConfig, for_length, fuse, language_model, parameter_shapes
-from jaxspec.run import Answer, OnEnd, OnText, Row, Run
+from jaxspec.run import Answer, OnEnd, OnStage, OnText, Row, Run
 from jaxspec.sampling import warpers
 from jaxspec.sharding import make_mesh, param_shardings, replicated
 from jaxspec.text import Tokenizer, compare_vocabularies, from_folder, from_gguf
@@ -194,6 +194,7 @@ class Pipeline:
         ignore_end: bool = False,
         on_text: OnText | None = None,
         on_end: OnEnd | None = None,
+        on_stage: OnStage = lambda stage: None,
         draft_confidence: float = 0.0,
         draft_temperature: float = 1.0,
         **settings: Any,
@@ -211,6 +212,7 @@ class Pipeline:
             ignore_end: go on after the target's end ids.
             on_text: called with (row, text) as text becomes certain.
             on_end: called with the row when all of its text was shown.
+            on_stage: called with "preparing" before prefill and compilation, and with "decoding" after.
             draft_confidence, draft_temperature: as in `decode.make_request`.
             settings: sampling settings of `jaxspec.sampling.warpers`: temperature, top_k, top_p, min_p, ...
 
@@ -237,4 +239,4 @@ class Pipeline:
             draft_temperature=draft_temperature,
         )
         rows = [Row(self.target.tokenizer, stop, len(p), i, on_text, on_end) for i, p in enumerate(encoded)]
-        return Run(setup, self.params, request, encoded, rows, dtype=self.dtype).finish()
+        return Run(setup, self.params, request, encoded, rows, dtype=self.dtype, on_stage=on_stage).finish()

@@ -16,6 +16,10 @@ from jaxspec.text import StopStream, Tokenizer
 
 OnText = Callable[[int, str], None]
 OnEnd = Callable[[int], None]
+OnStage = Callable[[str], None]
+
+PREPARING, DECODING = "preparing", "decoding"
+"""Stages of a call: prefill and compilation, then rounds."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,14 +94,16 @@ class Run:
         rows: list[Row],
         *,
         dtype: DTypeLike,
+        on_stage: OnStage = lambda stage: None,
     ):
         self.setup, self.params, self.request, self.prompts, self.rows = setup, params, request, prompts, rows
-        self.dtype = dtype
+        self.dtype, self.on_stage = dtype, on_stage
         self.chunks: list[telemetry.Chunk] = []
         self.interrupted = False
 
     def finish(self) -> Answer:
         params = self.params
+        self.on_stage(PREPARING)
         began = time.perf_counter()
         state = decode.start(self.setup, params, self.prompts, self.request, dtype=self.dtype)
         jax.block_until_ready(state)
@@ -106,6 +112,7 @@ class Run:
             self.setup, params, state, 0, np.zeros(len(self.rows), bool)
         )  # compiles, runs no round
         jax.block_until_ready(state)
+        self.on_stage(DECODING)
         ready, compiled = time.perf_counter(), telemetry.compilations()
         last = self._read(jax.device_get(last))
         try:

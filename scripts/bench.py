@@ -59,7 +59,9 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return fail("interrupted; nothing was written", 130)
     console = Console()
-    console = console if console.is_terminal else Console(width=WIDTH)
+    console = (
+        console if console.is_terminal and console.width >= WIDTH else Console(width=WIDTH)
+    )  # rather folded than cut
     for part in tables(report):
         console.print(part, highlight=False)
     if asked.json:

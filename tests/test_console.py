@@ -1,6 +1,12 @@
 """What the scripts print: rows in order, each as soon as its turn comes, a blank line between two."""
 
+import io
+import sys
+
+from rich.console import Console
+
 from jaxspec.console import Screen
+from jaxspec.run import DECODING, PREPARING
 
 
 def printed(events: list[tuple], capsys) -> list[str]:
@@ -24,3 +30,29 @@ def test_a_row_that_ended_early_is_printed_in_its_turn(capsys):
 
 def test_rows_without_text_keep_their_place(capsys):
     assert "".join(printed([(1, "x"), (1,), (0,), (2,)], capsys)) == "\n\nx\n\n\n"
+
+
+def streamed(prompts: list[str], monkeypatch) -> str:
+    """What a terminal shows of rows "a", "b", .. with titles, standard output and standard error together."""
+    shown = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", shown)
+    screen = Screen(quiet=False, text=True)
+    screen.console = Console(file=shown, width=100)
+    screen.titles = prompts
+    screen.stage(PREPARING)
+    screen.stage(DECODING)
+    for row in range(len(prompts)):
+        screen.show(row, "abc"[row])
+        screen.end(row)
+    return shown.getvalue()
+
+
+def test_rows_of_a_batch_have_titles_of_a_line(monkeypatch):
+    long = "three [bold]" + 80 * "x"
+    out = streamed(["one", "two\nlines", long], monkeypatch)
+    words = f"three [bold]{47 * 'x'}…"
+    assert out == f"[1 of 3] one\na\n\n[2 of 3] two lines\nb\n\n[3 of 3] {words}\nc\n"
+
+
+def test_a_single_row_has_none(monkeypatch):
+    assert streamed([], monkeypatch) == ""

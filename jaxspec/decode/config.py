@@ -114,7 +114,7 @@ def _selector(select: str, sources: tuple[DraftSource, ...], lookahead: int, mod
         if name in names and tail.isdecimal():
             if int(tail) > lookahead:
                 raise ValueError(
-                    f"select {select!r} asks for lookahead {tail}; the largest is {lookahead}, raise lookahead"
+                    f"select {select!r} asks for lookahead {tail}; the largest is {lookahead}, raise --lookahead"
                 )
             return fixed(names.index(name), int(tail))
     raise ValueError(

@@ -100,6 +100,10 @@ def table(report: dict[str, Any], title: str = "") -> Table:
         f"{report['tokens']} tokens in {report['seconds']:.2f} s, {report['tokens_per_second']:.1f} tok/s, "
         f"{report['rounds']} rounds, {report['mean_accepted_tokens']:.2f} tokens a round"
     )
+    if sum(row["rounds"] for row in report["sources"].values()) != report["rounds"]:
+        caption += " and row (rounds above are counted by row)"
+    if "compile_seconds" in report:
+        caption += f"; {report['prefill_seconds'] + report['compile_seconds']:.1f} s of prefill and compilation before"
     lagged = any(row["catch_up_tokens"] for row in report["sources"].values())
     columns = ["rounds", "proposed", "accepted", "rate", "tok/round", *(["catch-up"] if lagged else []), "time"]
     out = Table(title=title or None, caption=caption, caption_justify="left")
