@@ -59,9 +59,8 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return fail("interrupted; nothing was written", 130)
     console = Console()
-    console = (
-        console if console.is_terminal and console.width >= WIDTH else Console(width=WIDTH)
-    )  # rather folded than cut
+    if not console.is_terminal or console.width < WIDTH:  # a terminal folds a line that is too long, rich would cut it
+        console = Console(width=WIDTH)
     for part in tables(report):
         console.print(part, highlight=False)
     if asked.json:

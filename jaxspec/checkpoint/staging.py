@@ -18,9 +18,7 @@ def new_folder(destination: Path, *, overwrite: bool = False) -> Iterator[Path]:
     is full or read-only.
     """
     if not overwrite and _in_use(destination):
-        raise CheckpointError(
-            f"{destination}: already exists; choose another name, or give --overwrite"
-        )
+        raise CheckpointError(f"{destination}: already exists; choose another name, or give --overwrite")
     destination = Path(os.path.abspath(destination))
     staged = destination.parent / f".{destination.name}.partial-{os.getpid()}"
     try:
