@@ -1,6 +1,7 @@
 """What the scripts share: prompts in, streamed text out, progress and tables on standard error."""
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,9 @@ class Screen:
         self.titles: list[str] = []
         self._status: Status | None = None
         self._notes: list[str] = []
+        self._interrupted = False
+        if text and sys.stdout is None:
+            raise ValueError("standard output is closed; open it, or redirect it to a file")
 
     def generate(self, args: argparse.Namespace) -> Answer:
         """Load what the arguments name and generate; every prompt is read and checked before anything is loaded."""
@@ -57,7 +61,10 @@ class Screen:
         telemetry.keep_compilations()
         pipeline = self.load(args)
         options = ("chat", "max_new_tokens", "stop", "num_samples", "seed", "logprobs")
-        told = {"on_text": self.show, "on_end": self.end} if self.text else {}
+        told = {"on_text": self.show, "on_end": self.end} if self.text else {"on_text": lambda row, text: self._check()}
+        before = signal.getsignal(signal.SIGINT)
+        if before is not signal.SIG_IGN:  # as a shell's background jobs have it
+            signal.signal(signal.SIGINT, self._interrupt)
         try:
             answer = pipeline.generate(
                 prompts,
@@ -69,6 +76,7 @@ class Screen:
                 **settings,
             )
         finally:
+            signal.signal(signal.SIGINT, before)
             self._stop_waiting()
         self._hint(answer, args, pipeline.target.tokenizer)
         if args.logprobs:
@@ -84,16 +92,18 @@ class Screen:
         elif args.prompt_file:
             prompts = read_prompts(args.prompt_file)
         else:
-            prompts = [decode_utf8(sys.stdin.buffer.read(), "standard input").rstrip("\n")]
+            if sys.stdin is None:
+                raise ValueError("standard input is closed; give --prompt or --prompt-file")
+            prompts = [decode_utf8(sys.stdin.buffer.read(), "standard input").replace("\r\n", "\n").rstrip("\n")]
         if any(prompt == "" for prompt in prompts):
             raise ValueError("the prompt is empty; give at least one character with --prompt, --prompt-file or a pipe")
         return prompts
 
     def load(self, args: argparse.Namespace) -> Pipeline:
         """The pipeline that the arguments name, with a progress bar a checkpoint."""
-        drafts = [] if args.no_speculation else args.draft or ["lookup"]
-        for draft in drafts:
+        for draft in args.draft or []:
             check_draft(draft)
+        drafts = [] if args.no_speculation else args.draft or ["lookup"]
         columns = (TextColumn("loading {task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
         drawn = self.console.is_terminal and not self.quiet
         with Progress(*columns, console=self.console, transient=True, disable=not drawn) as bar:
@@ -120,9 +130,20 @@ class Screen:
         if name == PREPARING and self.console.is_terminal and not self.quiet:
             self._status = self.console.status("preparing (what is new here is compiled, 10 to 40 s, and then kept)")
             self._status.start()
+        self._check()
         if name == DECODING:
             self._stop_waiting()
             self._title()
+
+    def _interrupt(self, number: int, frame: object) -> None:
+        """Ctrl-C: raise as Python does, and remember it where that is lost in a callback of the runtime."""
+        self._interrupted = True
+        raise KeyboardInterrupt
+
+    def _check(self) -> None:
+        if self._interrupted:
+            self._interrupted = False  # once: what is there is shown all the same
+            raise KeyboardInterrupt
 
     def _stop_waiting(self) -> None:
         if self._status is not None:
@@ -153,6 +174,7 @@ class Screen:
 
     def show(self, row: int, text: str) -> None:
         """Print rows in order, a blank line between two: the first unfinished one as it comes, then the others."""
+        self._check()
         self._waiting[row] = self._waiting.get(row, "") + text
         if row == self._row:
             self._flush()

@@ -93,7 +93,8 @@ def load(
         select: "rule" or "fixed:SOURCE:K".
         lookahead: drafts a round at the most.
         verify: "greedy", "coupled" or "rejection"; where None, greedy at temperature 0 and coupled above.
-        dtype: of weights and caches: "float32", "bfloat16" or "float16".
+        dtype: of weights and caches: "float32", "bfloat16" or "float16". In the last two, logits that are as good as
+            equal may order differently in windows of different width; float32 is exact.
         mesh: devices by axis, "data=1,model=4": rows over data, the target over model, drafts on every device.
         progress: told (name, bytes done, bytes in all) while weights load.
 
@@ -221,6 +222,10 @@ class Pipeline:
                 running end as "interrupted" with what they have.
         """
         each = [prompts] if isinstance(prompts, str) else list(prompts)
+        if not each:
+            raise ValueError("there are no prompts; give at least one")
+        if not isinstance(max_new_tokens, int | np.integer):
+            raise ValueError(f"max_new_tokens is {max_new_tokens!r}; give a whole number, 1 or more")
         if num_samples < 1:
             raise ValueError(f"num_samples is {num_samples}; it must be 1 or more")
         encoded = [self.encode(p, chat=chat) for p in each for _ in range(num_samples)]

@@ -19,7 +19,12 @@ def size(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)B?", text.strip().upper())
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size; write 5GB, 200MB or a number of bytes")
-    return int(float(match[1]) * UNITS[match[2]])
+    try:
+        return int(float(match[1]) * UNITS[match[2]])
+    except OverflowError:
+        raise argparse.ArgumentTypeError(
+            "that size is beyond all disks; write 5GB, 200MB or a number of bytes"
+        ) from None
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -50,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
                 overwrite=args.overwrite,
                 progress=progress,
             )
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
     except KeyboardInterrupt:

@@ -3,6 +3,7 @@
 import io
 import sys
 
+import pytest
 from rich.console import Console
 
 from jaxspec.console import Screen
@@ -56,3 +57,24 @@ def test_rows_of_a_batch_have_titles_of_a_line(monkeypatch):
 
 def test_a_single_row_has_none(monkeypatch):
     assert streamed([], monkeypatch) == ""
+
+
+def test_an_interruption_that_the_runtime_lost_is_not_lost():
+    """A callback of the runtime swallows what the signal raises; the next text or stage raises it again, once."""
+    screen = Screen(quiet=True, text=True)
+    with pytest.raises(KeyboardInterrupt):
+        screen._interrupt(2, None)
+    with pytest.raises(KeyboardInterrupt):
+        screen.show(0, "a")
+    screen.show(0, "b")
+    with pytest.raises(KeyboardInterrupt):
+        screen._interrupt(2, None)
+    with pytest.raises(KeyboardInterrupt):
+        screen.stage(DECODING)
+
+
+def test_closed_standard_streams_are_said(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(ValueError, match="standard output is closed"):
+        Screen(quiet=True, text=True)
+    Screen(quiet=True, text=False)

@@ -111,6 +111,8 @@ def check(options: Options) -> list[Case]:
     for path in (options.json, options.plot):
         if path is not None and not Path(path).absolute().parent.is_dir():
             raise ValueError(f"cannot write {path}: its folder does not exist; make it first")
+        if path is not None and Path(path).is_dir():
+            raise ValueError(f"cannot write {path}: it is a folder; give a file's name")
     return read_cases(options.prompts, per_category=options.per_category)
 
 

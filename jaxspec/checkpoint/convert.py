@@ -29,6 +29,8 @@ TOKENIZER_FILES = (
     "chat_template.json",
     "generation_config.json",
 )
+VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+"""One of them makes a folder one with a tokenizer."""
 
 
 def convert(
@@ -53,6 +55,8 @@ def convert(
         raise CheckpointError(f"a shard of {max_shard_bytes} bytes holds nothing; give at least 1")
     destination = Path(destination)
     opened = open_checkpoint(source)
+    if opened.path.resolve().is_relative_to(destination.resolve()):
+        raise CheckpointError(f"{destination}: the source lies in it and would be replaced; choose another destination")
     tensors = {name: cast(tensor, dtype) for name, tensor in opened.tensors.items()}
     config = opened.config | _stored_dtype(opened, tensors, dtype)
     add_tokenizer = _tokenizer_writer(opened)
@@ -96,6 +100,8 @@ def _tokenizer_writer(source: Checkpoint) -> Callable[[Path], None]:
     """What writes the tokenizer's files; a tokenizer that cannot be read fails here, before any weight is written."""
     origin = source.tokenizer
     if isinstance(origin, Path):
+        if any((origin / name).is_file() for name in VOCABULARIES):
+            text.from_folder(origin)  # refuses what could not be read back
         return lambda folder: _copy_files(origin, folder)
     if "tokenizer.ggml.tokens" not in origin:
         return lambda folder: None

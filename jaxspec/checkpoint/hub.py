@@ -43,9 +43,14 @@ def resolve(name: str | os.PathLike[str]) -> Path:
     `name` is a local path, the default target "smollm2-135m-instruct", or a hub id "owner/model". Progress goes to
     standard error. Raises NotFound (a ValueError) that says what was tried and how to point at a local copy.
     """
-    path = Path(name).expanduser()
-    if path.exists():
-        return path
+    if not str(name):
+        raise NotFound(f"the name is empty; give a local path, '{DEFAULT}', or a hub id such as '{DEFAULT_HUB_ID}'")
+    try:
+        path = Path(name).expanduser()
+        if path.exists():
+            return path
+    except (OSError, RuntimeError, ValueError) as error:  # a name too long, "~nobody", a null byte
+        raise NotFound(f"{str(name)[:80]!r} cannot be a path ({error}); give a local path or a hub id") from None
     if str(name) == DEFAULT:
         return _default()
     looks_local = path.is_absolute() or str(name).startswith((".", "~")) or path.suffix in (".gguf", ".safetensors")

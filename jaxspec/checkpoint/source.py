@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.checkpoint import gguf, gguf_model, hub, names, safetensors
 from jaxspec.checkpoint.config_file import CONFIG, is_ours, read_config
 from jaxspec.checkpoint.placement import Shardings, sharding_of
-from jaxspec.checkpoint.tensors import LazyTensor, Progress
+from jaxspec.checkpoint.tensors import CheckpointError, LazyTensor, Progress
 from jaxspec.models.config import ModelConfig
 
 
@@ -95,14 +96,32 @@ def load_params(
         from jaxspec.checkpoint import store
 
         params = store.restore(source.path, source.tensors, shardings=shardings, dtype=dtype)
+        for name, leaf in params.items():
+            check_finite(source.path, name, leaf)
         if progress is not None:
             progress(total, total)
         return params
     params = {}
     for name, tensor in source.tensors.items():
         host = tensor.read() if dtype is None else tensor.cast_to(np.dtype(dtype))
+        check_finite(source.path, name, host)
         params[name] = jax.device_put(host, sharding_of(shardings, name, tensor.shape))
         done += tensor.nbytes
         if progress is not None:
             progress(done, total)
     return params
+
+
+def check_finite(path: Path, name: str, values: np.ndarray | jax.Array) -> None:
+    """Refuse weights that are no numbers: every logit would be NaN, and every output empty.
+
+    Raises:
+        CheckpointError: `values`, a floating-point array on the host or on devices, has a NaN or an infinity.
+    """
+    if isinstance(values, np.ndarray) or next(iter(values.devices())).platform == "cpu":
+        total = np.sum(np.asarray(values), dtype=np.float32) if values.size else 0.0  # one pass, and nothing allocated
+        good = bool(np.isfinite(total)) or bool(np.all(np.isfinite(np.asarray(values))))
+    else:
+        good = bool(jnp.all(jnp.isfinite(values)))
+    if not good:
+        raise CheckpointError(f"{path}: {name} holds NaN or infinity; fetch or convert the checkpoint again")

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from jaxspec.checkpoint.config_file import CONFIG
 from jaxspec.checkpoint.tensors import CheckpointError
 
 
@@ -14,18 +15,18 @@ from jaxspec.checkpoint.tensors import CheckpointError
 def new_folder(destination: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """An empty folder beside `destination` to write into; it is renamed when the block ends, removed if it fails.
 
-    Raises CheckpointError if the destination exists (unless it is an empty folder, or `overwrite`), or when the disk
-    is full or read-only.
+    Raises CheckpointError if the destination exists (unless it is an empty folder, or a checkpoint and `overwrite`), or
+    when the disk is full or read-only.
     """
-    if not overwrite and _in_use(destination):
-        raise CheckpointError(f"{destination}: already exists; choose another name, or give --overwrite")
     destination = Path(os.path.abspath(destination))
     staged = destination.parent / f".{destination.name}.partial-{os.getpid()}"
     try:
+        _check_free(destination, overwrite=overwrite)
         destination.parent.mkdir(parents=True, exist_ok=True)
         _sweep(destination)
         staged.mkdir()
         yield staged
+        _check_free(destination, overwrite=overwrite)  # again: it may have been made meanwhile
         _move(staged, destination)
     except CheckpointError:
         raise
@@ -33,6 +34,15 @@ def new_folder(destination: Path, *, overwrite: bool = False) -> Iterator[Path]:
         raise unwritable(destination, error) from error
     finally:
         shutil.rmtree(staged, ignore_errors=True)
+
+
+def _check_free(destination: Path, *, overwrite: bool) -> None:
+    if not _in_use(destination):
+        return
+    if not overwrite:
+        raise CheckpointError(f"{destination}: already exists; choose another name, or give --overwrite")
+    if not (destination / CONFIG).is_file():
+        raise CheckpointError(f"{destination}: no checkpoint, and only those are overwritten; choose another name")
 
 
 def _in_use(destination: Path) -> bool:
@@ -54,7 +64,12 @@ def _move(staged: Path, destination: Path) -> None:
     old = staged.with_name(f"{staged.name}-old")
     if _in_use(destination):
         destination.rename(old)
-    staged.rename(destination)
+    try:
+        staged.rename(destination)
+    except OSError:
+        if old.exists():
+            old.rename(destination)
+        raise
     if old.is_dir() and not old.is_symlink():
         shutil.rmtree(old, ignore_errors=True)
     else:
@@ -62,10 +77,14 @@ def _move(staged: Path, destination: Path) -> None:
 
 
 def _sweep(destination: Path) -> None:
-    """Remove what processes that were killed left behind."""
+    """Remove what processes that were killed left behind; what they had moved away and not replaced comes back."""
     for stale in destination.parent.glob(f".{destination.name}.partial-*"):
-        number = stale.name.rpartition("-")[2]
-        if number.isdigit() and not _alive(int(number)):
+        number = stale.name.removesuffix("-old").rpartition("-")[2]
+        if not number.isdigit() or _alive(int(number)):
+            continue
+        if stale.name.endswith("-old") and not destination.exists():
+            stale.rename(destination)
+        else:
             shutil.rmtree(stale, ignore_errors=True)
 
 

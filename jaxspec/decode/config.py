@@ -52,7 +52,7 @@ def make_setup(
     verifier(verify)
     width = target.config.vocab_size
     vocab = width if vocab_size is None else vocab_size
-    if not 1 <= vocab <= width:
+    if not isinstance(vocab, int) or not 1 <= vocab <= width:
         raise ValueError(f"vocab_size is {vocab}; the target's output has {width} entries, so give 1 to {width}")
     largest = widths[-1] - 1
     sources = [none(lookahead=largest)]
@@ -64,6 +64,10 @@ def make_setup(
     if len(set(names)) != len(names):
         raise ValueError(f"draft sources {names[1:]} have a name twice; give each source once")
     asked = min(lookahead, 3) if model_lookahead is None else model_lookahead
+    if not 0 <= asked <= lookahead:
+        raise ValueError(f"model_lookahead is {asked}; give 0 to {lookahead}, the setup's lookahead")
+    if mesh is not None and not isinstance(mesh, Mesh):
+        raise ValueError(f"mesh is {mesh!r}; make one with jaxspec.sharding.make_mesh('data=1,model=4')")
     chosen = select if isinstance(select, Selector) else _selector(select, tuple(sources), largest, asked)
     return Setup(target, tuple(sources), chosen, verify, widths, vocab, logprobs, mesh)
 

@@ -55,6 +55,8 @@ def start(
     Raises:
         ValueError: a prompt and its max_new_tokens that do not fit.
     """
+    if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
+        raise ValueError(f"dtype of the caches is {dtype!r}; give a floating-point type, float32 or bfloat16")
     lengths, limits = np.asarray(request.prompt_length), np.asarray(request.limit)
     sizes = set(zip(lengths.tolist(), limits.tolist(), strict=True))
     need = max(needed_capacity(setup, length, limit - length, capacity) for length, limit in sizes)
@@ -65,7 +67,10 @@ def start(
 
 
 def _dtype(params: EngineParams) -> DTypeLike:
-    return max(jax.tree.leaves(params.target), key=lambda leaf: leaf.size).dtype
+    leaves = jax.tree.leaves(params.target)
+    if not leaves:
+        raise ValueError("the target has no parameters; pass them as EngineParams(target=...)")
+    return max(leaves, key=lambda leaf: leaf.size).dtype
 
 
 def stream(

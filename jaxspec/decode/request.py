@@ -85,6 +85,8 @@ def check_prompts(prompts: Sequence[Sequence[int]], vocab_size: int) -> None:
     for row, prompt in enumerate(prompts):
         if len(prompt) == 0:
             raise ValueError(f"prompt {row} is empty; give at least one token")
+        if wrong := [token for token in prompt if not isinstance(token, int | np.integer) or isinstance(token, bool)]:
+            raise ValueError(f"prompt {row} holds {wrong[0]!r}; give token ids, whole numbers")
         worst = max(max(prompt), -min(prompt) - 1 if min(prompt) < 0 else 0)
         if min(prompt) < 0 or max(prompt) >= vocab_size:
             bad = min(prompt) if min(prompt) < 0 else worst
@@ -142,10 +144,14 @@ def _refuse(name: str, values: np.ndarray, good: np.ndarray, rule: str) -> None:
 
 
 def _stop_ids(stop_ids: Sequence[int] | Sequence[Sequence[int]], rows: int) -> np.ndarray:
+    if not isinstance(stop_ids, Sequence | np.ndarray):
+        raise ValueError(f"stop_ids is {stop_ids!r}; give a sequence of ids, or one sequence a row")
     nested = len(stop_ids) > 0 and not isinstance(stop_ids[0], int | np.integer)
     each = [list(ids) for ids in stop_ids] if nested else [list(stop_ids)] * rows  # type: ignore[arg-type]
     if len(each) != rows:
         raise ValueError(f"stop_ids has {len(each)} sequences for {rows} rows; give one sequence of ids, or one a row")
+    if wrong := [i for ids in each for i in ids if not isinstance(i, int | np.integer) or not -1 <= i < 2**31]:
+        raise ValueError(f"stop_ids names {wrong[0]!r}; give token ids, whole numbers from 0")
     widest = max(STOP_SLOTS, 1 << (max((len(ids) for ids in each), default=1) - 1).bit_length())
     out = np.full((rows, widest), -1, np.int32)
     for row, ids in enumerate(each):
@@ -161,7 +167,7 @@ def _seeds(seed: int | Sequence[int | None] | None, rows: int) -> np.ndarray:
             raise ValueError(f"seed is {seed}; give a whole number from 0 to {2**32 - 1}")
         each = [s if s is None else s % 2**32 for s in each]
     else:
-        each = list(seed)
-    if len(each) != rows or any(s is not None and not 0 <= s < 2**32 for s in each):
+        each = list(seed) if isinstance(seed, Sequence | np.ndarray) else []
+    if len(each) != rows or not all(s is None or (isinstance(s, int | np.integer) and 0 <= s < 2**32) for s in each):
         raise ValueError(f"seed is {seed!r} for {rows} rows; give one whole number from 0 to {2**32 - 1}, or one a row")
     return np.asarray([secrets.randbits(32) if s is None else s for s in each], np.uint32)

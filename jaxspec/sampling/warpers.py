@@ -129,7 +129,7 @@ def _bias(
 
 def _check_bias(row: int, token: int, value: float, vocab_size: int | None) -> None:
     last = 2**31 - 1 if vocab_size is None else vocab_size - 1
-    if not 0 <= token <= last:
+    if int(token) != token or not 0 <= token <= last:
         raise ValueError(f"bias of row {row} names token {token}; token ids go from 0 to {last}")
     largest = float(np.finfo(np.float32).max)
     if value != -math.inf and not -largest <= value <= largest:

@@ -76,7 +76,12 @@ def _convert_older(folder: Path) -> tuple[tokenizers.Tokenizer, dict[str, str]]:
 def _add_missing(backend: tokenizers.Tokenizer, settings: Mapping[str, object], special: Mapping[str, str]) -> None:
     """Add the tokens that only tokenizer_config.json names, and mark the named ones as special."""
     decoder = settings.get("added_tokens_decoder")
-    listed = sorted(decoder.items(), key=lambda item: int(item[0])) if isinstance(decoder, Mapping) else []
+    items = decoder.items() if isinstance(decoder, Mapping) else ()
+    if wrong := [key for key, _ in items if not str(key).isdecimal()]:
+        raise ValueError(
+            f"tokenizer_config.json: added_tokens_decoder has the key {wrong[0]!r}; its keys are token ids"
+        )
+    listed = sorted(items, key=lambda item: int(item[0]))
     flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
     wanted: dict[str, AddedToken] = {}
     for _, entry in listed:
@@ -91,7 +96,10 @@ def _add_missing(backend: tokenizers.Tokenizer, settings: Mapping[str, object], 
 def _chat_template(folder: Path, settings: Mapping[str, object]) -> str | None:
     file = folder / "chat_template.jinja"
     if file.is_file():
-        return file.read_text(encoding="utf-8")
+        try:
+            return file.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{file} is not UTF-8 ({error}); save it as UTF-8") from None
     template = settings.get("chat_template")
     if isinstance(template, list):  # several named templates: the plain one is called "default"
         named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, Mapping)}
@@ -121,7 +129,7 @@ def _read_json(path: Path) -> dict[str, object]:
         return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(content, dict):
         raise ValueError(f"{path} must hold a JSON object, got a {type(content).__name__}")

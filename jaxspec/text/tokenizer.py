@@ -152,6 +152,11 @@ class Tokenizer:
 def add_ends(backend: tokenizers.Tokenizer, *, bos: str | None, eos: str | None) -> None:
     """Make `backend` put `bos` before and `eos` after what it encodes; None adds nothing on that side."""
     ends = [(token, backend.token_to_id(token)) for token in dict.fromkeys((bos, eos)) if token is not None]
+    for token, index in ends:
+        if index is None:
+            raise ValueError(
+                f"the tokenizer is told to add {token!r}, which is not in its vocabulary; name another token"
+            )
     single = [*([bos] if bos is not None else []), "$A", *([eos] if eos is not None else [])]
     backend.post_processor = processors.TemplateProcessing(single=single, special_tokens=ends)
 

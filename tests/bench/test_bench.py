@@ -316,6 +316,7 @@ def test_known_modes_pass(mode):
         ({"per_category": 0}, "per_category is 0; it must be 1 or more"),
         ({"drafts": ("ngram",)}, "draft source 'ngram' is unknown"),
         ({"json": "/no/such/folder/out.json"}, "its folder does not exist"),
+        ({"json": "/"}, "it is a folder; give a file's name"),
         ({"prompts": "/no/such/file.jsonl"}, "cannot read /no/such/file.jsonl"),
     ],
 )

@@ -78,6 +78,12 @@ def test_what_can_be_no_hub_id_is_refused_without_a_network(name, monkeypatch):
         resolve(name)
 
 
+@pytest.mark.parametrize("name", ["", "~nobody-of-that-name/x", "a\0b"])
+def test_what_can_be_no_path_is_one_sentence(name):
+    with pytest.raises(NotFound, match="give a local path"):
+        resolve(name)
+
+
 def test_default_comes_from_the_cache(cache, monkeypatch):
     monkeypatch.setattr(hub, "_from_hub", no_pip)
     monkeypatch.setattr(hub, "_pip_download", no_pip)

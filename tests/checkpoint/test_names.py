@@ -8,7 +8,7 @@ import pytest
 import safetensors.numpy
 
 import tests.checkpoint.tiny as tiny
-from jaxspec.checkpoint import CheckpointError, load_params, names, open_checkpoint
+from jaxspec.checkpoint import CheckpointError, convert, load_params, names, open_checkpoint
 from jaxspec.models import parameter_shapes
 
 
@@ -121,3 +121,19 @@ def test_folder_of_one_gguf_file(tmp_path):
     tiny.write_gguf(tmp_path / "other.gguf", "smollm2")
     with pytest.raises(CheckpointError, match="no model"):
         open_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["orbax", "hf"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_weights_that_are_no_numbers_are_refused_by_name(kind, bad, tmp_path):
+    tensors = dict(tiny.hf_tensors("smollm2"))
+    source = tiny.write_hf(tmp_path / "good", tiny.hf_config("smollm2"), tensors)
+    opened = open_checkpoint(source if kind == "hf" else convert(source, tmp_path / "good-orbax"))
+    load_params(opened)  # the control
+    name = next(name for name in tensors if name.endswith("layers.1.mlp.up_proj.weight"))
+    tensors[name] = np.array(tensors[name])
+    tensors[name].flat[17] = bad
+    broken = tiny.write_hf(tmp_path / "bad", tiny.hf_config("smollm2"), tensors)
+    opened = open_checkpoint(broken if kind == "hf" else convert(broken, tmp_path / "bad-orbax"))
+    with pytest.raises(CheckpointError, match=r"layers\.1\.mlp\.up_proj\.weight holds NaN or infinity"):
+        load_params(opened)

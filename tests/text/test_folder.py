@@ -104,6 +104,20 @@ def test_a_sentencepiece_model_that_cannot_be_converted_says_what_to_do(tmp_path
         from_folder(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("tokenizer_config.json", b"[" * 100_000, "is not valid JSON"),
+        ("tokenizer_config.json", b'{"added_tokens_decoder": {"x": {"content": "y"}}}', "its keys are token ids"),
+        ("chat_template.jinja", b"\xff\xfe", "is not UTF-8"),
+    ],
+)
+def test_hostile_settings_are_one_sentence(name, content, said, folder):
+    (folder[0] / name).write_bytes(content)
+    with pytest.raises(ValueError, match=said):
+        from_folder(folder[0])
+
+
 def test_a_folder_without_tokenizer_says_what_was_looked_for(tmp_path):
     with pytest.raises(ValueError, match=r"tokenizer\.json, tokenizer\.model, and vocab\.json with merges\.txt"):
         from_folder(tmp_path)
