@@ -29,9 +29,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     p.add_argument("--repetition-penalty", type=float, default=1.0, help="1 is off (default)")
     p.add_argument("--presence-penalty", type=float, default=0.0, help="0 is off (default)")
     p.add_argument("--frequency-penalty", type=float, default=0.0, help="0 is off (default)")
-    p.add_argument(
-        "--min-tokens", type=int, default=0, help="no end token before that many; stop strings end all the same"
-    )
+    p.add_argument("--min-tokens", type=int, default=0, help="no end token before that many (stop strings still end)")
     p.add_argument("--seed", type=int, help="same seed, same text; fresh where not given")
     p.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end at this string; repeatable")
     p.add_argument("--verify", choices=("greedy", "coupled", "rejection"), help="default: greedy at T 0, else coupled")
@@ -39,9 +37,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     p.add_argument("--draft-temperature", type=float, default=1.0, help="times the temperature for sampled drafts")
     p.add_argument("--num-samples", type=int, default=1, help="answers a prompt")
     p.add_argument("--logprobs", action="store_true", help="log-probability of every token")
-    p.add_argument(
-        "--dtype", default="float32", help="float32 (default: exact), bfloat16, float16 (exact but for ties)"
-    )
+    p.add_argument("--dtype", default="float32", help="float32 (exact, default), bfloat16, float16 (but for ties)")
     p.add_argument("--mesh", metavar="data=1,model=4", help="devices by axis: rows over data, the target over model")
     p.add_argument("--json", action="store_true", help="one object on standard output instead of text")
     p.add_argument("--quiet", action="store_true", help="the text alone: no table, no progress")
