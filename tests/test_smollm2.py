@@ -61,7 +61,7 @@ def setup(pipeline) -> decode.Setup:
     model = pipeline.target.model
     drafts = ("lookup", "exit:20", ("lm:self", model))
     vocab = pipeline.vocab_size
-    return decode.make_setup(model, drafts=drafts, select=by_data(), lookahead=3, windows=(1, 2, 4), vocab_size=vocab)
+    return decode.make_setup(model, drafts=drafts, select=by_data(), lookahead=3, windows=(1, 4), vocab_size=vocab)
 
 
 @pytest.fixture(scope="module")
