@@ -15,18 +15,6 @@ PREFILL = (16, 64, 256)
 """Default prefill chunk widths, in tokens."""
 
 
-def bucket(size: int, buckets: Sequence[int]) -> int:
-    """Smallest bucket that holds `size`.
-
-    Raises:
-        ValueError: `size` is larger than the largest bucket.
-    """
-    for width in buckets:
-        if width >= size:
-            return width
-    raise ValueError(f"size {size} is larger than the largest bucket {buckets[-1]}; allowed are {tuple(buckets)}")
-
-
 def bucket_index(size: jax.Array, buckets: Sequence[int]) -> jax.Array:
     """Index of the smallest bucket that holds a traced `size` (int32 scalar); the last bucket where none does.
 

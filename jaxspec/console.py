@@ -11,9 +11,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.status import Status
 from rich.table import Table
 
-from jaxspec import telemetry
+from jaxspec import decode, telemetry
 from jaxspec.pipeline import Pipeline, check_draft, load
-from jaxspec.run import DECODING, PREPARING, Answer
+from jaxspec.run import DECODING, ENDING, PREPARING, Answer
 from jaxspec.sampling import warpers
 from jaxspec.text import Tokenizer, decode_utf8, read_prompts
 
@@ -48,7 +48,7 @@ class Screen:
         self._status: Status | None = None
         self._notes: list[str] = []
         self._interrupted = False
-        if text and sys.stdout is None:
+        if sys.stdout is None:
             raise ValueError("standard output is closed; open it, or redirect it to a file")
 
     def generate(self, args: argparse.Namespace) -> Answer:
@@ -78,7 +78,7 @@ class Screen:
         finally:
             signal.signal(signal.SIGINT, before)
             self._stop_waiting()
-        self._hint(answer, args, pipeline.target.tokenizer)
+        self._hint(answer, args, chats=bool(pipeline.target.tokenizer.chat_template))
         if args.logprobs:
             self._logprobs(answer, pipeline.target.tokenizer)
         return answer
@@ -101,9 +101,12 @@ class Screen:
 
     def load(self, args: argparse.Namespace) -> Pipeline:
         """The pipeline that the arguments name, with a progress bar a checkpoint."""
-        for draft in args.draft or []:
+        drafts = args.draft or ["lookup"]
+        for draft in drafts:
             check_draft(draft)
-        drafts = [] if args.no_speculation else args.draft or ["lookup"]
+        decode.windows_for(args.lookahead)  # checked also where --no-speculation sets them aside
+        decode.check_select(args.select, drafts, args.lookahead)
+        drafts = [] if args.no_speculation else drafts
         columns = (TextColumn("loading {task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
         drawn = self.console.is_terminal and not self.quiet
         with Progress(*columns, console=self.console, transient=True, disable=not drawn) as bar:
@@ -128,8 +131,10 @@ class Screen:
     def stage(self, name: str) -> None:
         """Say what is being waited for, where somebody watches; then the title of the first row."""
         if name == PREPARING and self.console.is_terminal and not self.quiet:
-            self._status = self.console.status("preparing (what is new here is compiled, 10 to 40 s, and then kept)")
+            self._status = self.console.status("preparing (what is new is compiled, for tens of seconds, then kept)")
             self._status.start()
+        if name == ENDING:
+            self._interrupted = False  # it has done what it was for
         self._check()
         if name == DECODING:
             self._stop_waiting()
@@ -142,7 +147,6 @@ class Screen:
 
     def _check(self) -> None:
         if self._interrupted:
-            self._interrupted = False  # once: what is there is shown all the same
             raise KeyboardInterrupt
 
     def _stop_waiting(self) -> None:
@@ -161,7 +165,7 @@ class Screen:
             text = f"[{self._row + 1} of {len(self.titles)}] {words}"
             self.console.print(text, style="dim", markup=False, highlight=False)
 
-    def _hint(self, answer: Answer, args: argparse.Namespace, tokenizer: Tokenizer) -> None:
+    def _hint(self, answer: Answer, args: argparse.Namespace, *, chats: bool) -> None:
         """What a reader may wonder about: texts that were cut, and none at all."""
         cut = sum(result.finish_reason == "length" for result in answer.results)
         if cut:
@@ -169,7 +173,7 @@ class Screen:
             what = "the answer" if whole == 1 else f"{cut} of {whole} answers"
             self._notes.append(f"{what} ended at --max-new-tokens {args.max_new_tokens}")
         empty = any(not result.text.strip() and result.finish_reason == "stop" for result in answer.results)
-        if empty and not args.chat and not args.stop and tokenizer.chat_template:
+        if empty and not args.chat and not args.stop and chats:
             self._notes.append("an answer is empty; this target has a chat template, which --chat uses")
 
     def show(self, row: int, text: str) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import jax
@@ -213,7 +214,7 @@ class Pipeline:
             ignore_end: go on after the target's end ids.
             on_text: called with (row, text) as text becomes certain.
             on_end: called with the row when all of its text was shown.
-            on_stage: called with "preparing" before prefill and compilation, and with "decoding" after.
+            on_stage: called with "preparing" before prefill and compilation, "decoding" after, "ending" at last.
             draft_confidence, draft_temperature: as in `decode.make_request`.
             settings: sampling settings of `jaxspec.sampling.warpers`: temperature, top_k, top_p, min_p, ...
 
@@ -224,7 +225,7 @@ class Pipeline:
         each = [prompts] if isinstance(prompts, str) else list(prompts)
         if not each:
             raise ValueError("there are no prompts; give at least one")
-        if not isinstance(max_new_tokens, int | np.integer):
+        if not isinstance(max_new_tokens, Integral):
             raise ValueError(f"max_new_tokens is {max_new_tokens!r}; give a whole number, 1 or more")
         if num_samples < 1:
             raise ValueError(f"num_samples is {num_samples}; it must be 1 or more")

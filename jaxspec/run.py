@@ -18,8 +18,8 @@ OnText = Callable[[int, str], None]
 OnEnd = Callable[[int], None]
 OnStage = Callable[[str], None]
 
-PREPARING, DECODING = "preparing", "decoding"
-"""Stages of a call: prefill and compilation, then rounds."""
+PREPARING, DECODING, ENDING = "preparing", "decoding", "ending"
+"""Stages of a call: prefill and compilation, then rounds, then what was held back is shown, interrupted or not."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +99,6 @@ class Run:
         self.setup, self.params, self.request, self.prompts, self.rows = setup, params, request, prompts, rows
         self.dtype, self.on_stage = dtype, on_stage
         self.chunks: list[telemetry.Chunk] = []
-        self.interrupted = False
 
     def finish(self) -> Answer:
         params = self.params
@@ -121,8 +120,9 @@ class Run:
                 last = self._read(jax.device_get(seen), last, time.perf_counter() - clock)
                 clock = time.perf_counter()
         except KeyboardInterrupt:
-            self.interrupted = True
+            pass  # rows that still run end as they are
         seconds = time.perf_counter() - ready
+        self.on_stage(ENDING)
         report = telemetry.stats(
             last.counters,
             self.setup.names,

@@ -37,7 +37,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--max-shard-size", type=size, default=MAX_SHARD_BYTES, help="of a safetensors file (default: 5GB)"
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace DST if it exists")
+    parser.add_argument("--overwrite", action="store_true", help="replace DST if it is a checkpoint")
     return parser.parse_args(arguments)
 
 

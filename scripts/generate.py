@@ -49,8 +49,8 @@ def run(args: argparse.Namespace) -> int:
     from jaxspec.console import Screen, fail  # here: it takes seconds, --help needs none of it, and Ctrl-C may come
 
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    screen = Screen(quiet=args.quiet, text=not args.json)
     try:
+        screen = Screen(quiet=args.quiet, text=not args.json)
         answer = screen.generate(args)
         if args.json:
             print(json.dumps(screen.as_json(answer)), flush=True)

@@ -1,13 +1,19 @@
 """What the scripts print: rows in order, each as soon as its turn comes, a blank line between two."""
 
+import argparse
 import io
+import signal
 import sys
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from jaxspec.console import Screen
-from jaxspec.run import DECODING, PREPARING
+from jaxspec.run import DECODING, ENDING, PREPARING, Answer, Result
+from scripts.generate import main
+
+TINY = str(Path(__file__).parents[1] / "checkpoints" / "tiny" / "target")
 
 
 def printed(events: list[tuple], capsys) -> list[str]:
@@ -60,21 +66,81 @@ def test_a_single_row_has_none(monkeypatch):
 
 
 def test_an_interruption_that_the_runtime_lost_is_not_lost():
-    """A callback of the runtime swallows what the signal raises; the next text or stage raises it again, once."""
+    """A callback of the runtime swallows what the signal raises; what comes next raises it again, until rounds end."""
     screen = Screen(quiet=True, text=True)
     with pytest.raises(KeyboardInterrupt):
         screen._interrupt(2, None)
-    with pytest.raises(KeyboardInterrupt):
-        screen.show(0, "a")
-    screen.show(0, "b")
-    with pytest.raises(KeyboardInterrupt):
-        screen._interrupt(2, None)
-    with pytest.raises(KeyboardInterrupt):
-        screen.stage(DECODING)
+    for again in (lambda: screen.show(0, "a"), lambda: screen.stage(DECODING)):
+        with pytest.raises(KeyboardInterrupt):
+            again()
+    screen.stage(ENDING)
+    screen.show(0, "what was held back is shown")
 
 
-def test_closed_standard_streams_are_said(monkeypatch):
-    monkeypatch.setattr(sys, "stdout", None)
-    with pytest.raises(ValueError, match="standard output is closed"):
-        Screen(quiet=True, text=True)
-    Screen(quiet=True, text=False)
+def test_an_interrupted_run_shows_what_was_held_back(capsys, monkeypatch):
+    """Every letter may begin one of the stop strings, so some text is held back whenever the signal comes."""
+    printed = Screen._print
+
+    def interrupt_once(self, text):
+        printed(self, text)
+        monkeypatch.setattr(Screen, "_print", printed)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Screen, "_print", interrupt_once)
+    stops = [word for letter in "abcdefghijklmnopqrstuvwxyz ,.;\n" for word in ("--stop", f"{letter}\0")]
+    options = ["--no-speculation", "--max-new-tokens", "400", "--min-tokens", "400"]
+    assert main(["--target", TINY, "--prompt", "The old man", *options, *stops]) == 130
+    out, err = capsys.readouterr()
+    assert out.strip()
+    assert "tok/s" in err
+    assert "error" not in err
+
+
+@pytest.mark.parametrize(
+    ("finish", "text", "chat", "notes"),
+    [
+        ("length", "a", False, ["the answer ended at --max-new-tokens 5"]),
+        ("stop", "", False, ["an answer is empty; this target has a chat template, which --chat uses"]),
+        ("stop", "", True, []),
+        ("stop", "a", False, []),
+    ],
+)
+def test_a_reader_is_told_why_a_text_ends(finish, text, chat, notes):
+    screen = Screen(quiet=True, text=True)
+    answer = Answer([Result(1, [2], text, finish, None)], {})
+    args = argparse.Namespace(max_new_tokens=5, chat=chat, stop=[])
+    screen._hint(answer, args, chats=True)
+    assert screen._notes == notes
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--select", "bandit"], "select 'bandit' is unknown"),
+        (["--lookahead", "99"], "lookahead 99 is not in 0 to 15"),
+        (["--draft", "magic"], "draft source 'magic' is unknown"),
+    ],
+)
+def test_no_speculation_hides_no_mistake(flags, said, capsys):
+    assert main(["--target", TINY, "--prompt", "x", "--no-speculation", *flags]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_lines_of_a_pipe_from_windows_end_like_others(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\r\ntwo\r\n")))
+    args = argparse.Namespace(prompt=None, prompt_file=None)
+    assert Screen(quiet=True, text=True).prompts(args) == ["one\ntwo"]
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_closed_standard_output_is_said(flags, capsys, monkeypatch):
+    with monkeypatch.context() as closed:
+        closed.setattr(sys, "stdout", None)
+        assert main(["--target", TINY, "--prompt", "x", *flags]) == 2
+    assert capsys.readouterr().err == "error: standard output is closed; open it, or redirect it to a file\n"
+
+
+def test_closed_standard_input_is_said(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    assert main(["--target", TINY]) == 2
+    assert "standard input is closed; give --prompt" in capsys.readouterr().err

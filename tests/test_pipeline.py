@@ -1,9 +1,15 @@
 """What the pipeline decides before the engine runs."""
 
 import dataclasses
+from pathlib import Path
+
+import jax
 
 from jaxspec.models import ModelConfig, RopeScaling, language_model
-from jaxspec.pipeline import model_for
+from jaxspec.pipeline import load, model_for
+from jaxspec.sharding import make_mesh
+
+TINY = str(Path(__file__).parents[1] / "checkpoints" / "tiny" / "target")
 
 CONFIG = ModelConfig(
     family="phi3",
@@ -37,3 +43,11 @@ def test_other_models_are_the_same_at_every_length():
     model = language_model(CONFIG)
     assert model_for(model, 1) is model
     assert model_for(model, 200) is model
+
+
+def test_one_device_is_no_mesh(monkeypatch):
+    """Its weights are fused then, as without a mesh."""
+    monkeypatch.setattr("jaxspec.pipeline.make_mesh", lambda text: make_mesh(text, jax.devices()[:1]))
+    assert load(TINY, mesh="data=1,model=1").mesh is None
+    assert load(TINY, mesh="data=1,model=1").target.model.config.fused
+    assert load(TINY).target.model is load(TINY, mesh="data=1,model=1").target.model

@@ -214,3 +214,12 @@ def test_a_mesh_that_cannot_be_is_refused_in_one_sentence(text, words):
         sharding.make_mesh(text)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_fused_matrices_are_not_taken_for_a_part_of_theirs():
+    """qkv_proj ends as v_proj does, and its rows are no heads of one kind."""
+    on = sharding.make_mesh("data=1,model=8")
+    shapes = {name: jax.ShapeDtypeStruct((64, 16), jnp.float32) for name in ("l.v_proj.weight", "l.qkv_proj.weight")}
+    found = sharding.param_shardings(shapes, on, head_dim=8)
+    assert found["l.v_proj.weight"].spec == PartitionSpec("model")
+    assert found["l.qkv_proj.weight"].spec == PartitionSpec()

@@ -152,8 +152,12 @@ def build(plan: Plan) -> Engine:
     chip, devices = chips.devices(plan.topology, count)
     mesh = sharding.make_mesh(plan.mesh or f"data=1,model={len(devices)}", devices)
     dtype = jnp.dtype(plan.dtype)
-    config = dataclasses.replace(read_config(plan.target, plan.layers), fused=mesh.size == 1)  # as `load_model` does
-    drafts = {d: read_config(d.removeprefix("lm:"), plan.draft_layers) for d in plan.drafts if d.startswith("lm:")}
+    small = [draft for draft in plan.drafts if draft.startswith("lm:")]
+    config = read_config(plan.target, plan.layers)
+    drafts = {draft: read_config(draft.removeprefix("lm:"), plan.draft_layers) for draft in small}
+    if mesh.size == 1:  # as `load_model` does
+        config = dataclasses.replace(config, fused=True)
+        drafts = {draft: dataclasses.replace(each, fused=True) for draft, each in drafts.items()}
     sources: list[Any] = [_bound(d, drafts, config) for d in plan.drafts]
     setup = decode.make_setup(
         language_model(config), drafts=sources, verify=plan.verify, lookahead=plan.lookahead, mesh=mesh

@@ -1,6 +1,7 @@
 """One benchmark from its options to its report."""
 
 import dataclasses
+import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,8 @@ def check(options: Options) -> list[Case]:
             raise ValueError(f"cannot write {path}: its folder does not exist; make it first")
         if path is not None and Path(path).is_dir():
             raise ValueError(f"cannot write {path}: it is a folder; give a file's name")
+        if path is not None and not os.access(path if Path(path).exists() else Path(path).absolute().parent, os.W_OK):
+            raise ValueError(f"cannot write {path}: there is no permission to; give another place")
     return read_cases(options.prompts, per_category=options.per_category)
 
 

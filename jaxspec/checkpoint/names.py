@@ -10,7 +10,7 @@ from jaxspec.checkpoint import safetensors
 from jaxspec.checkpoint.safetensors import TensorInfo
 from jaxspec.checkpoint.tensors import LazyTensor, Shape, differences, report, rows_equal
 from jaxspec.models.config import ModelConfig
-from jaxspec.models.fuse import FUSED
+from jaxspec.models.fuse import FUSED, rows_of
 
 _PREFIXES = ("language_model.model.", "model.language_model.", "language_model.", "model.")
 _OTHER_MODALITIES = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
@@ -104,8 +104,7 @@ def _check_frequencies(name: str, tensor: LazyTensor, config: ModelConfig) -> li
 
 def _split(name: str, info: TensorInfo, config: ModelConfig) -> list[tuple[str, TensorInfo]]:
     """Parts of a fused matrix, by rows: q, k, v or gate, up. One that has other rows is left to the check."""
-    heads, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    sizes = {"self_attn.qkv_proj": (heads, kv, kv), "mlp.gate_up_proj": (config.intermediate_size,) * 2}
+    sizes = rows_of(config)
     for fused, parts in FUSED.items():
         if f".{fused}." in name and info.shape and info.shape[0] == sum(sizes[fused]):
             stops = np.cumsum(sizes[fused]).tolist()

@@ -119,8 +119,10 @@ def check_finite(path: Path, name: str, values: np.ndarray | jax.Array) -> None:
         CheckpointError: `values`, a floating-point array on the host or on devices, has a NaN or an infinity.
     """
     if isinstance(values, np.ndarray) or next(iter(values.devices())).platform == "cpu":
-        total = np.sum(np.asarray(values), dtype=np.float32) if values.size else 0.0  # one pass, and nothing allocated
-        good = bool(np.isfinite(total)) or bool(np.all(np.isfinite(np.asarray(values))))
+        host = np.asarray(values)
+        with np.errstate(all="ignore"):
+            total = np.sum(host, dtype=np.float32)  # one pass, and nothing allocated
+        good = bool(np.isfinite(total) or np.all(np.isfinite(host)))
     else:
         good = bool(jnp.all(jnp.isfinite(values)))
     if not good:

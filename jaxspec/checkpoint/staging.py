@@ -27,7 +27,7 @@ def new_folder(destination: Path, *, overwrite: bool = False) -> Iterator[Path]:
         staged.mkdir()
         yield staged
         _check_free(destination, overwrite=overwrite)  # again: it may have been made meanwhile
-        _move(staged, destination)
+        _move(staged, destination, replace=overwrite)
     except CheckpointError:
         raise
     except OSError as error:
@@ -60,9 +60,9 @@ def unwritable(destination: Path, error: Exception) -> CheckpointError:
     )
 
 
-def _move(staged: Path, destination: Path) -> None:
+def _move(staged: Path, destination: Path, *, replace: bool) -> None:
     old = staged.with_name(f"{staged.name}-old")
-    if _in_use(destination):
+    if replace and _in_use(destination):  # else the rename fails on what is there
         destination.rename(old)
     try:
         staged.rename(destination)

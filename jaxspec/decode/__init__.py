@@ -1,7 +1,7 @@
 """The library's face for JAX code: `make_setup` once, then `generate`, or `prefill`, `step` and `loop` by hand."""
 
 from jaxspec.contracts import DraftSource, EngineParams, Request, Selector, Setup
-from jaxspec.decode.config import DEFAULT_LOOKAHEAD, make_setup
+from jaxspec.decode.config import DEFAULT_LOOKAHEAD, check_select, make_setup, windows_for
 from jaxspec.decode.generate import Generation, collect, generate, start, stream
 from jaxspec.decode.loop import Progress, loop
 from jaxspec.decode.plain import plain_loop, plain_step
@@ -24,6 +24,7 @@ __all__ = [
     "Setup",
     "State",
     "StepInfo",
+    "check_select",
     "collect",
     "generate",
     "init_state",
@@ -36,4 +37,5 @@ __all__ = [
     "start",
     "step",
     "stream",
+    "windows_for",
 ]

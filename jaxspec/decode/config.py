@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 from jax.sharding import Mesh
 
 from jaxspec.buckets import WINDOWS
@@ -48,13 +49,13 @@ def make_setup(
     Raises:
         ValueError: an unknown name, a lookahead that no window holds, or a source that this target cannot serve.
     """
-    widths = _windows(lookahead, windows)
+    widths = windows_for(lookahead, windows)
     verifier(verify)
     width = target.config.vocab_size
-    vocab = width if vocab_size is None else vocab_size
-    if not isinstance(vocab, int) or not 1 <= vocab <= width:
-        raise ValueError(f"vocab_size is {vocab}; the target's output has {width} entries, so give 1 to {width}")
-    largest = widths[-1] - 1
+    given = width if vocab_size is None else vocab_size
+    if not isinstance(given, int | np.integer) or not 1 <= given <= width:
+        raise ValueError(f"vocab_size is {given}; the target's output has {width} entries, so give 1 to {width}")
+    vocab, largest = int(given), widths[-1] - 1
     sources = [none(lookahead=largest)]
     for draft in drafts:
         sources.append(_source(draft, target, largest, vocab, width, verify))
@@ -72,10 +73,13 @@ def make_setup(
     return Setup(target, tuple(sources), chosen, verify, widths, vocab, logprobs, mesh)
 
 
-def _windows(lookahead: int, windows: Sequence[int]) -> tuple[int, ...]:
+def windows_for(lookahead: int, windows: Sequence[int] = WINDOWS) -> tuple[int, ...]:
     """Widths that are needed for a lookahead: those below lookahead + 1, and lookahead + 1 itself.
 
     lookahead 5, windows 1 4 8 16   ->   1 4 6
+
+    Raises:
+        ValueError: a lookahead that the widest window does not hold, or windows that do not ascend from 1.
     """
     widths = tuple(windows)
     if not widths or widths[0] != 1 or list(widths) != sorted(set(widths)):
@@ -105,22 +109,38 @@ def _source(draft: Draft, target: LanguageModel, lookahead: int, vocab: int, wid
 
 
 def _selector(select: str, sources: tuple[DraftSource, ...], lookahead: int, model_lookahead: int) -> Selector:
-    names = [source.name for source in sources]
+    choice = check_select(select, [source.name for source in sources[1:]], lookahead)
+    if choice is not None:
+        return fixed(*choice)
+    free = tuple(i for i, s in enumerate(sources) if s.cost == FREE and i > 0)
+    models = tuple(i for i, s in enumerate(sources) if s.cost == MODEL)
+    return rule(free, models, free_lookahead=lookahead, model_lookahead=model_lookahead)
+
+
+def check_select(select: str, drafts: Sequence[str], lookahead: int) -> tuple[int, int] | None:
+    """Index of the source (0 is "none") and lookahead of a fixed choice; None for "rule".
+
+    Args:
+        drafts: names of the sources besides "none".
+        lookahead: drafts a round at the most, which a fixed choice without a number takes.
+
+    Raises:
+        ValueError: a choice that does not exist, or more drafts than there may be.
+    """
     if select == "rule":
-        free = tuple(i for i, s in enumerate(sources) if s.cost == FREE and i > 0)
-        models = tuple(i for i, s in enumerate(sources) if s.cost == MODEL)
-        return rule(free, models, free_lookahead=lookahead, model_lookahead=model_lookahead)
+        return None
+    names = ["none", *drafts]
     kind, _, rest = select.partition(":")
     if kind == "fixed" and rest:
         name, _, tail = rest.rpartition(":")
         if rest in names:
-            return fixed(names.index(rest), lookahead if rest != "none" else 0)
+            return names.index(rest), lookahead if rest != "none" else 0
         if name in names and tail.isdecimal():
             if int(tail) > lookahead:
                 raise ValueError(
                     f"select {select!r} asks for lookahead {tail}; the largest is {lookahead}, raise --lookahead"
                 )
-            return fixed(names.index(name), int(tail))
+            return names.index(name), int(tail)
     raise ValueError(
         f"select {select!r} is unknown; choose rule or fixed:SOURCE:K with SOURCE among {', '.join(names)}"
     )

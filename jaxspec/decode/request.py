@@ -85,8 +85,8 @@ def check_prompts(prompts: Sequence[Sequence[int]], vocab_size: int) -> None:
     for row, prompt in enumerate(prompts):
         if len(prompt) == 0:
             raise ValueError(f"prompt {row} is empty; give at least one token")
-        if wrong := [token for token in prompt if not isinstance(token, int | np.integer) or isinstance(token, bool)]:
-            raise ValueError(f"prompt {row} holds {wrong[0]!r}; give token ids, whole numbers")
+        if np.asarray(prompt).dtype.kind not in "iu":
+            raise ValueError(f"prompt {row} begins with {prompt[0]!r} and is not all token ids; give whole numbers")
         worst = max(max(prompt), -min(prompt) - 1 if min(prompt) < 0 else 0)
         if min(prompt) < 0 or max(prompt) >= vocab_size:
             bad = min(prompt) if min(prompt) < 0 else worst
@@ -167,7 +167,9 @@ def _seeds(seed: int | Sequence[int | None] | None, rows: int) -> np.ndarray:
             raise ValueError(f"seed is {seed}; give a whole number from 0 to {2**32 - 1}")
         each = [s if s is None else s % 2**32 for s in each]
     else:
-        each = list(seed) if isinstance(seed, Sequence | np.ndarray) else []
-    if len(each) != rows or not all(s is None or (isinstance(s, int | np.integer) and 0 <= s < 2**32) for s in each):
+        given = seed if isinstance(seed, list | tuple) else np.asarray(seed)  # of numpy or jax; a list may hold None
+        many = isinstance(given, list | tuple) or given.ndim == 1
+        each = [s if s is None else np.asarray(s).item() for s in given] if many else []
+    if len(each) != rows or not all(s is None or (isinstance(s, int) and 0 <= s < 2**32) for s in each):
         raise ValueError(f"seed is {seed!r} for {rows} rows; give one whole number from 0 to {2**32 - 1}, or one a row")
     return np.asarray([secrets.randbits(32) if s is None else s for s in each], np.uint32)

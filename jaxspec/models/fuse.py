@@ -24,6 +24,13 @@ FUSED = {
 }
 
 
+def rows_of(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Rows of each part of a fused matrix, in their order."""
+    kv = config.num_kv_heads * config.head_dim
+    sizes = ((config.num_heads * config.head_dim, kv, kv), (config.intermediate_size,) * 2)
+    return dict(zip(FUSED, sizes, strict=True))
+
+
 def fuse(config: ModelConfig, params: Params) -> tuple[ModelConfig, Params]:
     """The same model with q, k, v and gate, up in one matrix each (biases likewise).
 
@@ -52,12 +59,11 @@ def unfuse(config: ModelConfig, params: Mapping[str, Leaf]) -> tuple[ModelConfig
     """
     if not config.fused:
         return config, dict(params)
-    kv = config.num_kv_heads * config.head_dim
-    sizes = ((config.num_heads * config.head_dim, kv, kv), (config.intermediate_size,) * 2)
-    apart = {}
+    apart, sizes = {}, rows_of(config)
     for name, leaf in params.items():
-        for (whole, parts), rows in zip(FUSED.items(), sizes, strict=True):
+        for whole, parts in FUSED.items():
             if f".{whole}." in name:
+                rows = sizes[whole]
                 stops = itertools.accumulate(rows)
                 pieces = (leaf[stop - size : stop] for stop, size in zip(stops, rows, strict=True))
                 apart |= {name.replace(whole, part): piece for part, piece in zip(parts, pieces, strict=True)}

@@ -49,9 +49,8 @@ def check_integer(name: str, value: Any, low: int, high: int) -> None:
 
 def check_number(name: str, value: Any, low: int | float, high: int | float, *, open_low: bool = False) -> None:
     """Raise a ValueError unless `value` is a finite number in [low, high], or in (low, high] with `open_low`."""
-    if isinstance(value, int) and abs(value) > 10**300:
-        raise ValueError(f"{name} is an integer of hundreds of digits; at most {high:g} is needed")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not -math.inf < value < math.inf:  # math.isfinite fails on integers that no float holds
         raise ValueError(f"{name} is {value!r}; a finite number is needed")
     if not low <= value <= high or (open_low and value == low):
         least = "more than" if open_low else "at least"

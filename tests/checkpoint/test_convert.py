@@ -68,10 +68,19 @@ def test_bad_options_are_refused(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_tokenizer_that_cannot_be_read_back_is_refused_before_anything_is_written(tmp_path):
+    source = tiny.write_hf(tmp_path / "source", tiny.hf_config("llama"), tiny.hf_tensors("llama"))
+    (source / "tokenizer.json").write_text('{"truncated": ')
+    for to in ("orbax", "hf"):
+        with pytest.raises(ValueError, match=r"tokenizer\.json"):
+            convert(source, tmp_path / "out", to=to)
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
 @pytest.mark.parity
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_transformers_loads_what_comes_back(family, tmp_path):
-    torch = pytest.importorskip("torch")
+    import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(0)
@@ -94,7 +103,7 @@ def test_transformers_loads_what_comes_back(family, tmp_path):
 @pytest.mark.parity
 @pytest.mark.parametrize("family", ["smollm2", "llama3", "qwen2", "gemma2", "gemma3", "phi3"])
 def test_transformers_loads_a_converted_gguf(family, tmp_path):
-    torch = pytest.importorskip("torch")
+    import torch
     from transformers import AutoModelForCausalLM
 
     path = tiny.write_gguf(tmp_path / "m.gguf", family)

@@ -45,3 +45,5 @@ def test_sizes(script, text, expected):
     assert script.size(text) == expected
     with pytest.raises(Exception, match="is not a size"):
         script.size(text + "x")
+    with pytest.raises(Exception, match="beyond all disks"):
+        script.size("9" * 400)

@@ -165,7 +165,6 @@ def test_unusable_metadata_is_named(arch, fields, message, tmp_path):
 
 @pytest.mark.parity
 def test_transformers_reads_the_stored_frequencies(tmp_path):
-    pytest.importorskip("torch")
     from transformers import AutoModelForCausalLM
 
     config = tiny.model_config("llama3")
@@ -179,7 +178,7 @@ def test_transformers_reads_the_stored_frequencies(tmp_path):
 @pytest.mark.parity
 @pytest.mark.parametrize("family", ["smollm2", "qwen2", "qwen3", "gemma2"])
 def test_transformers_reads_the_same_tensors(family, tmp_path):
-    torch = pytest.importorskip("torch")
+    import torch
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
     path = tiny.write_gguf(tmp_path / "m.gguf", family)

@@ -74,6 +74,7 @@ REFUSED = {
     "no layers": ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
     "negative size": ({"hidden_size": -32}, "hidden_size is -32"),
     "absurd size": ({"vocab_size": 2**40}, "vocab_size is 1099511627776"),
+    "an epsilon that no float holds": ({"rms_norm_eps": 10**400}, "norm_eps is 1000"),
     "absurd depth": ({"num_hidden_layers": 10**9}, "num_hidden_layers is"),
     "size as text": ({"hidden_size": "32"}, "hidden_size is '32'"),
     "size as a fraction": ({"intermediate_size": 48.5}, "intermediate_size is 48.5"),

@@ -104,6 +104,13 @@ def test_a_sentencepiece_model_that_cannot_be_converted_says_what_to_do(tmp_path
         from_folder(tmp_path)
 
 
+def test_a_token_to_add_that_is_none_is_named(folder):
+    path, write = folder
+    write("tokenizer_config.json", add_bos_token=True, bos_token="")
+    with pytest.raises(ValueError, match="told to add '', which is not in its vocabulary"):
+        from_folder(path)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
