@@ -232,7 +232,8 @@ def test_interruption_leaves_the_text_so_far(results):
     script = str(ROOT / "scripts" / "generate.py")
     command = [sys.executable, "-c", heed, script, *TARGET, "--no-speculation", *many]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    # Unbuffered: `communicate` reads past what a buffered `read(1)` has taken from the pipe.
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "bufsize": 0}
     with subprocess.Popen([*command, "--prompt", PROMPT], env=environment, **pipes) as process:
         first = process.stdout.read(1)
         process.send_signal(signal.SIGINT)
