@@ -92,11 +92,16 @@ class Verdict(NamedTuple):
     logprobs: Float[Array, "B T"] | None  # of the emitted tokens, under the model's own softmax
 
 
+Features = dict[int, jax.Array]
+"""The target's residual streams [B, T, D] by how many layers have run, from 1 to all of them (before the norm)."""
+
+
 class Reuse(NamedTuple):
     """Layers of the target that drafting has run over the window already."""
 
     hidden: Float[Array, "B T D"]  # residual stream after these layers
     window: PyTree  # their keys and values
+    features: Features  # those of the setup's taps that lie below
 
 
 class Propose(Protocol):
@@ -117,6 +122,12 @@ class CatchUp(Protocol):
     def __call__(self, params: EngineParams, view: View, state: PyTree, wanted: RowMask) -> tuple[PyTree, Rows]: ...
 
 
+class Absorb(Protocol):
+    """The source's state with the target's features of the tokens that enter the target's cache: the first `count`."""
+
+    def __call__(self, state: PyTree, features: Features, count: Rows) -> PyTree: ...
+
+
 class DraftSource(NamedTuple):
     """A way to guess the next tokens. A NamedTuple of pure functions, made by a factory in `jaxspec.drafts`."""
 
@@ -131,6 +142,9 @@ class DraftSource(NamedTuple):
     samples: bool  # whether its drafts may be sampled (then Proposal.q_log is filled in "rejection")
     reuse: Any  # (scratch) -> Reuse, None where drafting runs no layer of the target
     reuse_layers: int  # layers that `reuse` hands over; 0 without
+    taps: tuple[int, ...] = ()  # after how many layers of the target `absorb` wants the residual stream, ascending
+    absorb: Absorb | None = None  # called for every token of prompt and output, once; None without taps
+    most: int | None = None  # drafts it can give a round, whatever is asked; None without limit
 
 
 class Selector(NamedTuple):
@@ -161,6 +175,11 @@ class Setup:
         return self.windows[-1] - 1
 
     @property
+    def taps(self) -> tuple[int, ...]:
+        """After how many layers of the target some source wants the residual stream, ascending."""
+        return tuple(sorted({tap for source in self.sources for tap in source.taps}))
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Names of the sources, in order."""
         return tuple(source.name for source in self.sources)
@@ -169,10 +188,12 @@ class Setup:
 __all__ = [
     "FREE",
     "MODEL",
+    "Absorb",
     "CatchUp",
     "Choice",
     "DraftSource",
     "EngineParams",
+    "Features",
     "Observe",
     "Proposal",
     "Propose",

@@ -192,3 +192,8 @@ def first_tokens(window: Window, width: int) -> Window:
 def join(lower: Window, upper: Window) -> Window:
     """One window from the first layers' and the other layers' of the same tokens."""
     return Window(lower.k + upper.k, lower.v + upper.v, upper.positions)
+
+
+def layers_of_window(window: Window, start: int, stop: int) -> Window:
+    """The layers `start` to `stop` of those that a window holds."""
+    return Window(window.k[start:stop], window.v[start:stop], window.positions)

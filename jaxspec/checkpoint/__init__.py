@@ -2,7 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
+from jaxspec.checkpoint.artifact import Artifact, attach, open_draft, save_draft
 from jaxspec.checkpoint.convert import convert
+from jaxspec.checkpoint.fingerprint import fingerprint
 from jaxspec.checkpoint.hub import resolve
 from jaxspec.checkpoint.placement import gather
 from jaxspec.checkpoint.source import Checkpoint, load_params, open_checkpoint
@@ -12,16 +14,21 @@ if TYPE_CHECKING:
     from jaxspec.checkpoint.store import load, save
 
 __all__ = [
+    "Artifact",
     "Checkpoint",
     "CheckpointError",
     "LazyTensor",
+    "attach",
     "convert",
+    "fingerprint",
     "gather",
     "load",
     "load_params",
     "open_checkpoint",
+    "open_draft",
     "resolve",
     "save",
+    "save_draft",
 ]
 
 

@@ -12,21 +12,21 @@ from jaxspec.checkpoint.tensors import CheckpointError
 
 
 @contextlib.contextmanager
-def new_folder(destination: Path, *, overwrite: bool = False) -> Iterator[Path]:
+def new_folder(destination: Path, *, overwrite: bool = False, marker: str = CONFIG) -> Iterator[Path]:
     """An empty folder beside `destination` to write into; it is renamed when the block ends, removed if it fails.
 
     Raises CheckpointError if the destination exists (unless it is an empty folder, or a checkpoint and `overwrite`), or
-    when the disk is full or read-only.
+    when the disk is full or read-only. A folder is a checkpoint where it has a file `marker`.
     """
     destination = Path(os.path.abspath(destination))
     staged = destination.parent / f".{destination.name}.partial-{os.getpid()}"
     try:
-        _check_free(destination, overwrite=overwrite)
+        _check_free(destination, marker, overwrite=overwrite)
         destination.parent.mkdir(parents=True, exist_ok=True)
         _sweep(destination)
         staged.mkdir()
         yield staged
-        _check_free(destination, overwrite=overwrite)  # again: it may have been made meanwhile
+        _check_free(destination, marker, overwrite=overwrite)  # again: it may have been made meanwhile
         _move(staged, destination, replace=overwrite)
     except CheckpointError:
         raise
@@ -36,12 +36,12 @@ def new_folder(destination: Path, *, overwrite: bool = False) -> Iterator[Path]:
         shutil.rmtree(staged, ignore_errors=True)
 
 
-def _check_free(destination: Path, *, overwrite: bool) -> None:
+def _check_free(destination: Path, marker: str, *, overwrite: bool) -> None:
     if not _in_use(destination):
         return
     if not overwrite:
         raise CheckpointError(f"{destination}: already exists; choose another name, or give --overwrite")
-    if not (destination / CONFIG).is_file():
+    if not (destination / marker).is_file():
         raise CheckpointError(f"{destination}: no checkpoint, and only those are overwritten; choose another name")
 
 

@@ -1,20 +1,23 @@
 """From names to a `Setup`: the sources, the selector, the window widths, checked before anything is compiled."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxspec.buckets import WINDOWS
+from jaxspec.buckets import PREFILL, WINDOWS
 from jaxspec.contracts import FREE, MODEL, DraftSource, Selector, Setup
-from jaxspec.drafts import early_exit, lm, lookup, none
+from jaxspec.drafts import early_exit, feature, lm, lookup, medusa, none
 from jaxspec.models.api import LanguageModel
+from jaxspec.models.heads import DraftConfig, small_model
+from jaxspec.models.tapped import layers_of
 from jaxspec.select import fixed, rule
 from jaxspec.verify import verifier
 
 DEFAULT_LOOKAHEAD = 7
 
-Draft = str | tuple[str, LanguageModel] | tuple[str, LanguageModel, int] | DraftSource
+Draft = str | tuple[str, LanguageModel] | tuple[str, LanguageModel, int] | tuple[str, DraftConfig] | DraftSource
 
 
 def make_setup(
@@ -36,7 +39,8 @@ def make_setup(
         target: a bound model (`jaxspec.models.bind`), or anyone's `LanguageModel`.
         drafts: sources besides "none", each "lookup", "exit:K", (NAME, LanguageModel) for a model draft whose
             parameters are `EngineParams.drafts[NAME]` (a third entry counts the ids that it shares with the target),
-            or a `DraftSource` of your own.
+            (NAME, DraftConfig) for a draft trained for this target (`jaxspec.checkpoint.open_draft`, `attach`), or a
+            `DraftSource` of your own.
         select: "rule", "fixed:SOURCE:K", "fixed:none", or a `Selector`.
         verify: "greedy", "rejection" or "coupled".
         lookahead: drafts a round at the most; at most the widest window less one.
@@ -57,8 +61,9 @@ def make_setup(
         raise ValueError(f"vocab_size is {given}; the target's output has {width} entries, so give 1 to {width}")
     vocab, largest = int(given), widths[-1] - 1
     sources = [none(lookahead=largest)]
+    taps = _taps(target, drafts)
     for draft in drafts:
-        sources.append(_source(draft, target, largest, vocab, width, verify))
+        sources.append(_source(draft, target, largest, vocab, width, verify, taps))
     if largest == 0:  # nothing is ever drafted, and a model's loop over depths needs a depth
         sources = [none(lookahead=0)._replace(name=source.name) for source in sources]
     names = [source.name for source in sources]
@@ -92,20 +97,60 @@ def windows_for(lookahead: int, windows: Sequence[int] = WINDOWS) -> tuple[int, 
     return (*(w for w in widths if w < lookahead + 1), lookahead + 1)
 
 
-def _source(draft: Draft, target: LanguageModel, lookahead: int, vocab: int, width: int, verify: str) -> DraftSource:
+def _taps(target: LanguageModel, drafts: Sequence[Draft]) -> tuple[int, ...]:
+    """After how many layers of the target some draft wants the residual stream, ascending."""
+    wanted: set[int] = set()
+    for draft in drafts:
+        if isinstance(draft, DraftSource):
+            wanted |= set(draft.taps)
+        elif not isinstance(draft, str) and isinstance(draft[1], DraftConfig):
+            wanted |= {layers_of(target)} if draft[1].kind == "medusa" else set(draft[1].taps)
+    return tuple(sorted(wanted))
+
+
+def _source(
+    draft: Draft,
+    target: LanguageModel,
+    lookahead: int,
+    vocab: int,
+    width: int,
+    verify: str,
+    taps: tuple[int, ...],
+) -> DraftSource:
     if isinstance(draft, DraftSource):
         return draft
+    sizes = {"lookahead": lookahead, "vocab_width": width, "verify": verify}
     if not isinstance(draft, str):
+        if isinstance(draft[1], DraftConfig):
+            return _trained(draft[0], draft[1], target, taps, {**sizes, "vocab_size": vocab})
         shared = min(vocab, draft[2] if len(draft) == 3 else draft[1].config.vocab_size)
-        return lm(draft[0], draft[1], lookahead=lookahead, vocab_size=shared, vocab_width=width, verify=verify)
+        return lm(draft[0], draft[1], vocab_size=shared, **sizes)
     kind, _, rest = draft.partition(":")
     if draft == "lookup":
         return lookup(lookahead=lookahead)
     if kind == "exit" and rest.isdecimal():
-        return early_exit(target, int(rest), lookahead=lookahead, vocab_size=vocab, vocab_width=width, verify=verify)
+        return early_exit(target, int(rest), vocab_size=vocab, taps=taps, **sizes)
     if kind == "lm":
         raise ValueError(f"draft source {draft!r} is a name without a model; give ({draft!r}, LanguageModel)")
     raise ValueError(f"draft source {draft!r} is unknown; choose among lookup, lm:NAME_OR_PATH and exit:LAYERS")
+
+
+def _trained(
+    name: str, config: DraftConfig, target: LanguageModel, taps: tuple[int, ...], sizes: dict[str, Any]
+) -> DraftSource:
+    """The source of a draft that was trained for the target."""
+    layers = layers_of(target)
+    if config.kind == "lm":
+        return lm(name, small_model(config), **sizes)
+    if config.kind == "exit":
+        return early_exit(target, config.layers, head=config, name=name, taps=taps, **sizes)
+    if config.kind == "medusa":
+        return medusa(name, config, layers=layers, hidden_size=config.body.hidden_size, **sizes)
+    if config.taps[-1] > layers:
+        raise ValueError(
+            f"draft {name!r} reads after {config.taps[-1]} layers; the target has {layers}, so give a draft of it"
+        )
+    return feature(name, config, headroom=max(PREFILL[-1], sizes["lookahead"] + 1), **sizes)
 
 
 def _selector(select: str, sources: tuple[DraftSource, ...], lookahead: int, model_lookahead: int) -> Selector:

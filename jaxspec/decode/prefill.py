@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.buckets import PREFILL
-from jaxspec.contracts import EngineParams, Setup
+from jaxspec.contracts import EngineParams, Features, Setup
 from jaxspec.decode.state import State, on_mesh
+from jaxspec.drafts.bank import absorb
+from jaxspec.models.tapped import tapped
 from jaxspec.models.windows import in_branch
 from jaxspec.sharding import constrain
 from jaxspec.tree import ancestors, chain
@@ -62,10 +64,16 @@ def _chunk(setup: Setup, params: EngineParams, state: State, start: jax.Array, w
     mask = jnp.broadcast_to(ancestors(chain(width))[None], (rows, width, width))
     count = jnp.clip(state.length - 1 - start, 0, width)
     past = setup.target.init_cache(rows, 1, headroom=1, dtype=_dtype(state.cache)) if first else state.cache
-    taken = functools.partial(setup.target.forward, params.target, tokens, positions, mask, past, logits=False)
-    window = in_branch(lambda: taken().window, jnp.any(count > 0))
+
+    def taken() -> tuple[PyTree, Features]:
+        inputs = (setup.target, params.target, tokens, positions, mask, past)
+        out, features = tapped(*inputs, taps=setup.taps, logits=False)
+        return out.window, features
+
+    window, features = in_branch(taken, jnp.any(count > 0))
     cache = setup.target.commit(state.cache, window, None, count)
-    return constrain(dataclasses.replace(state, cache=cache), setup.mesh)
+    sources = absorb(setup, state.sources, features, count)
+    return constrain(dataclasses.replace(state, cache=cache, sources=sources), setup.mesh)
 
 
 def _dtype(cache: PyTree) -> jnp.dtype:

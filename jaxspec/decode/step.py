@@ -44,13 +44,14 @@ def step(setup: Setup, params: EngineParams, state: State) -> tuple[State, StepI
     judged = _judge(setup, params, view, proposal, choice, scratches, width)
     verdict, outcome = _emit(view, judged)
     tokens, logprobs = _append(state, verdict)
+    absorbed = bank.absorb(setup, sources, judged.features, verdict.count)
     fresh = State(
         tokens=tokens,
         length=state.length + verdict.count,
         outcome=outcome,
         logprobs=logprobs,
         cache=setup.target.commit(state.cache, judged.window, None, verdict.count),
-        sources=bank.observe(setup, view, sources, scratches, choice, verdict),
+        sources=bank.observe(setup, view, absorbed, scratches, choice, verdict),
         selector=setup.selector.update(params.selector, state.selector, signals, choice, proposal, verdict),
         request=state.request,
         counters=count(

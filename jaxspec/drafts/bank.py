@@ -5,9 +5,9 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from jaxspec.contracts import FREE, MODEL, Choice, EngineParams, Proposal, Setup, Signals, Verdict, View
+from jaxspec.contracts import FREE, MODEL, Choice, EngineParams, Features, Proposal, Setup, Signals, Verdict, View
 from jaxspec.drafts.none import empty_proposal
-from jaxspec.typing import PyTree, RowMask
+from jaxspec.typing import PyTree, RowMask, Rows
 
 
 def offer(
@@ -25,6 +25,8 @@ def offer(
         if source.max_positions is not None:
             # drafts stand at positions length .. length + most - 1
             most = jnp.clip(source.max_positions - view.length, 0, cap)
+        if source.most is not None:
+            most = jnp.minimum(most, source.most)
         if source.cost == FREE:
             free[index], _ = source.propose(params, view, state, most)
             most = jnp.minimum(free[index].count, most)
@@ -118,6 +120,15 @@ def _merge(into: Proposal, drafted: Proposal, rows: RowMask) -> Proposal:
         sampled=pick(into.sampled, drafted.sampled),
         match=pick(into.match, drafted.match),
         confidence=pick(into.confidence, drafted.confidence),
+    )
+
+
+def absorb(setup: Setup, states: tuple[PyTree, ...], features: Features, count: Rows) -> tuple[PyTree, ...]:
+    """Every source's state with the features it asked for of the tokens that enter the target's cache."""
+    each = zip(setup.sources, states, strict=True)
+    return tuple(
+        state if source.absorb is None else source.absorb(state, {tap: features[tap] for tap in source.taps}, count)
+        for source, state in each
     )
 
 

@@ -14,10 +14,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxspec.contracts import MODEL, DraftSource, EngineParams, Proposal, Reuse, View
+from jaxspec.contracts import MODEL, DraftSource, EngineParams, Features, Proposal, Reuse, View
 from jaxspec.drafts.draw import Drawing, begin, draw
 from jaxspec.models.api import LanguageModel
-from jaxspec.models.config import ModelConfig
+from jaxspec.models.heads import DraftConfig, bind_head, draft_logits, spread
+from jaxspec.models.tapped import layers_of, tapped
 from jaxspec.models.windows import allocate, place, token_axes
 from jaxspec.typing import PyTree, Rows
 
@@ -27,48 +28,62 @@ class Scratch(NamedTuple):
 
     hidden: jax.Array
     window: PyTree
+    features: Features
 
 
 class Exit(NamedTuple):
     """What is static about an early exit in one setup."""
 
+    name: str
     model: LanguageModel
     layers: int
     lookahead: int
     vocab_size: int
     vocab_width: int
     verify: str
+    taps: tuple[int, ...]
+    head: DraftConfig | None
 
 
 @functools.lru_cache(maxsize=64)
 def early_exit(
-    model: LanguageModel, layers: int, *, lookahead: int, vocab_size: int, vocab_width: int, verify: str
+    model: LanguageModel,
+    layers: int,
+    *,
+    lookahead: int,
+    vocab_size: int,
+    vocab_width: int,
+    verify: str,
+    taps: tuple[int, ...] = (),
+    head: DraftConfig | None = None,
+    name: str | None = None,
 ) -> DraftSource:
-    """Draft with the target's first `layers` layers; no parameters and no cache of its own.
+    """Draft with the target's first `layers` layers; no cache of its own.
 
     Args:
         model: the target, as bound for the setup; it must take `layers=` and `hidden=` in `forward`.
         layers: how many layers draft, from 1 to all but one. Static.
         lookahead, vocab_size, vocab_width, verify: as in `jaxspec.drafts.lm.lm`. Static.
+        taps: the setup's, so that drafting keeps what other sources want of these layers. Static.
+        head: a trained adapter, norm and vocabulary, whose parameters are `EngineParams.drafts[name]`; the target's
+            own norm and output matrix where None. Static.
+        name: the source's; "exit:LAYERS" where None.
 
-    Source: Elhoushi et al. 2024, "LayerSkip" (without its training).
+    Source: Elhoushi et al. 2024, "LayerSkip".
 
     Raises:
         ValueError: `layers` out of range.
     """
-    if not isinstance(model.config, ModelConfig):
-        raise ValueError(
-            f"exit:{layers} needs a target of jaxspec.models, whose layers can be run in parts; "
-            f"this one's config is a {type(model.config).__name__}, so choose another draft source"
-        )
-    total = model.config.num_layers
+    total = layers_of(model)
     if not 1 <= layers < total:
         raise ValueError(
             f"exit:{layers} asks for {layers} layers; the target has {total}, so give exit:1 to exit:{total - 1}"
         )
-    exit_ = Exit(model, layers, lookahead, vocab_size, vocab_width, verify)
+    name = name or f"exit:{layers}"
+    kept = tuple(tap for tap in taps if tap <= layers)
+    exit_ = Exit(name, model, layers, lookahead, vocab_size, vocab_width, verify, kept, head)
     return DraftSource(
-        name=f"exit:{layers}",
+        name=name,
         cost=MODEL,
         init=lambda rows, capacity, dtype: (),
         propose=functools.partial(_propose, exit_),
@@ -77,7 +92,7 @@ def early_exit(
         lag=None,
         max_positions=None,
         samples=True,
-        reuse=lambda scratch: Reuse(scratch.hidden, scratch.window),
+        reuse=lambda scratch: Reuse(scratch.hidden, scratch.window, scratch.features),
         reuse_layers=layers,
     )
 
@@ -97,11 +112,11 @@ def _propose(exit_: Exit, params: EngineParams, view: View, state: PyTree, looka
             else jnp.broadcast_to(((slots < depth) | (slots == carried))[None, None], (rows, 1, carried + 1))
         )
         window = None if scratch is None else scratch.window
-        layers = (0, exit_.layers)
-        out = exit_.model.forward(
-            params.target, tokens, positions, seen, view.cache, window, layers=layers, logits=logits
-        )
-        return out.logits, Scratch(out.hidden, out.window)
+        inputs = (exit_.model, params.target, tokens, positions, seen, view.cache, window)
+        own_logits = logits and exit_.head is None
+        out, features = tapped(*inputs, taps=exit_.taps, stop=exit_.layers, logits=own_logits)
+        said = _said(exit_, params, out.hidden) if logits and exit_.head is not None else out.logits
+        return said, Scratch(out.hidden, out.window, features)
 
     pending = jnp.take_along_axis(view.tokens, view.length[:, None] - 1, axis=1)
     shapes = [
@@ -140,3 +155,11 @@ def _propose(exit_: Exit, params: EngineParams, view: View, state: PyTree, looka
     reused = jnp.all((lookahead > 0) | ~view.active)
     last = lambda: place(scratch, run(token, depth, scratch, logits=False)[1], axes, depth)  # noqa: E731
     return drawing.proposal, jax.lax.cond(reused, last, lambda: scratch)
+
+
+def _said(exit_: Exit, params: EngineParams, hidden: jax.Array) -> jax.Array:
+    """Logits [B, T, V] of the trained head."""
+    assert exit_.head is not None
+    own = params.drafts[exit_.name]
+    x = bind_head(exit_.head)(own)(hidden.transpose(2, 0, 1))
+    return spread(draft_logits(exit_.head, own, x), own["output.inverse"])

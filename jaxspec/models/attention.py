@@ -16,14 +16,15 @@ NEGATIVE = -0.7 * float(jnp.finfo(jnp.float32).max)  # finite, so that a row tha
 class Attention(nnx.Module):
     """Projections, rotary embedding and the two-part softmax; returns the window's keys and values, writes nothing."""
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs, dtype: DTypeLike, in_size: int | None = None):
         c, q_size, kv_size = config, config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        size = c.hidden_size if in_size is None else in_size
         if c.fused:
-            self.qkv_proj = Linear(c.hidden_size, q_size + 2 * kv_size, bias=c.qkv_bias, rngs=rngs, dtype=dtype)
+            self.qkv_proj = Linear(size, q_size + 2 * kv_size, bias=c.qkv_bias, rngs=rngs, dtype=dtype)
         else:
-            self.q_proj = Linear(c.hidden_size, q_size, bias=c.qkv_bias, rngs=rngs, dtype=dtype)
-            self.k_proj = Linear(c.hidden_size, kv_size, bias=c.qkv_bias, rngs=rngs, dtype=dtype)
-            self.v_proj = Linear(c.hidden_size, kv_size, bias=c.qkv_bias, rngs=rngs, dtype=dtype)
+            self.q_proj = Linear(size, q_size, bias=c.qkv_bias, rngs=rngs, dtype=dtype)
+            self.k_proj = Linear(size, kv_size, bias=c.qkv_bias, rngs=rngs, dtype=dtype)
+            self.v_proj = Linear(size, kv_size, bias=c.qkv_bias, rngs=rngs, dtype=dtype)
         self.o_proj = Linear(q_size, c.hidden_size, bias=c.out_bias, rngs=rngs, dtype=dtype)
         self.q_norm = RMSNorm(c.head_dim, c, dtype=dtype) if c.qk_norm else None
         self.k_norm = RMSNorm(c.head_dim, c, dtype=dtype) if c.qk_norm else None
@@ -31,7 +32,7 @@ class Attention(nnx.Module):
 
     def __call__(
         self,
-        x: Float[Array, "D B T"],
+        x: Float[Array, "I B T"],
         rope: tuple[jax.Array, jax.Array],
         past: LayerCache,
         past_mask: Bool[Array, "B T S"],
@@ -40,20 +41,26 @@ class Attention(nnx.Module):
     ) -> tuple[Float[Array, "D B T"], Float[Array, "B K T H"], Float[Array, "B K T H"]]:
         c = self.config
         _, rows, width = x.shape
-        q, k, v = (part.reshape(-1, c.head_dim, rows, width) for part in self._project(x))
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q, axis=1), self.k_norm(k, axis=1)
-        q, k = rotate(q, *rope), rotate(k, *rope)
-        k, v = k.transpose(2, 0, 3, 1), v.transpose(2, 0, 3, 1)
+        q, k, v = self.project(x, rope)
         keys, values = k, v
         if carried is not None:
             keys = jnp.concatenate([carried[0].astype(k.dtype), k], axis=2)
             values = jnp.concatenate([carried[1].astype(v.dtype), v], axis=2)
-        q = q.reshape(c.num_kv_heads, -1, c.head_dim, rows, width)
-        mixed = attend(q, past, past_mask, keys, values, mask, scale=self._scale(), cap=c.attention_softcap)
+        mixed = attend(q, past, past_mask, keys, values, mask, scale=self.scale, cap=c.attention_softcap)
         return self.o_proj(mixed.reshape(-1, rows, width).astype(x.dtype)), k, v
 
-    def _project(self, x: Float[Array, "D B T"]) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def project(self, x: Float[Array, "I B T"], rope: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, ...]:
+        """Queries [K, G, H, B, T], keys and values [B, K, T, H]; rotated."""
+        c = self.config
+        _, rows, width = x.shape
+        q, k, v = (part.reshape(-1, c.head_dim, rows, width) for part in self._project(x))
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q, axis=1), self.k_norm(k, axis=1)
+        q, k = rotate(q, *rope), rotate(k, *rope)
+        q = q.reshape(c.num_kv_heads, -1, c.head_dim, rows, width)
+        return q, k.transpose(2, 0, 3, 1), v.transpose(2, 0, 3, 1)
+
+    def _project(self, x: Float[Array, "I B T"]) -> tuple[jax.Array, jax.Array, jax.Array]:
         c = self.config
         if not c.fused:
             return self.q_proj(x), self.k_proj(x), self.v_proj(x)
@@ -61,7 +68,9 @@ class Attention(nnx.Module):
         q, k, v = jnp.split(self.qkv_proj(x), (q_size, q_size + kv_size))
         return q, k, v
 
-    def _scale(self) -> float:
+    @property
+    def scale(self) -> float:
+        """Factor of the scores."""
         scale = self.config.query_scale
         return self.config.head_dim**-0.5 if scale is None else scale
 

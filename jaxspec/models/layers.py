@@ -53,14 +53,18 @@ class RMSNorm(nnx.Module):
         self.offset = config.norm_offset
 
     def __call__(self, x: jax.Array, axis: int = 0) -> jax.Array:
-        x32 = x.astype(jnp.float32)
-        inverse = jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=axis, keepdims=True) + self.eps)
-        shape = [1] * x.ndim
-        shape[axis] = x.shape[axis]
-        if self.offset:  # Gemma multiplies in float32, then casts
-            scale = self.weight[...].astype(jnp.float32) + self.offset
-            return (x32 * inverse * scale.reshape(shape)).astype(x.dtype)
-        return self.weight[...].reshape(shape) * (x32 * inverse).astype(x.dtype)
+        return rms_norm(self.weight[...], x, eps=self.eps, offset=self.offset, axis=axis)
+
+
+def rms_norm(weight: jax.Array, x: jax.Array, *, eps: float, offset: float, axis: int = 0) -> jax.Array:
+    """The norm as a function of its weight [X]; X is the size of `axis`."""
+    x32 = x.astype(jnp.float32)
+    inverse = jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=axis, keepdims=True) + eps)
+    shape = [1] * x.ndim
+    shape[axis] = x.shape[axis]
+    if offset:  # Gemma multiplies in float32, then casts
+        return (x32 * inverse * (weight.astype(jnp.float32) + offset).reshape(shape)).astype(x.dtype)
+    return weight.reshape(shape) * (x32 * inverse).astype(x.dtype)
 
 
 def activation(name: str, x: jax.Array) -> jax.Array:

@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.cache import first_tokens, join
-from jaxspec.contracts import EngineParams, Proposal, Reuse, Setup, View
+from jaxspec.contracts import EngineParams, Features, Proposal, Reuse, Setup, View
 from jaxspec.models.api import Output
+from jaxspec.models.tapped import tapped
 from jaxspec.models.windows import pad, token_axes
 from jaxspec.sampling import History, penalise, token_logprobs
 from jaxspec.tree import ancestors, chain
@@ -22,6 +23,7 @@ class Judged(NamedTuple):
     emitted: Tokens  # [B, A+1] accepted drafts, then the corrected or bonus token; what follows means nothing
     logprobs: jax.Array | None  # [B, A+1] of the emitted tokens, under the model's own softmax
     window: PyTree
+    features: Features  # [B, A+1, D] of the window's tokens at the setup's taps
 
 
 def judge(
@@ -44,7 +46,7 @@ def judge(
     pending = jnp.take_along_axis(view.tokens, view.length[:, None] - 1, axis=1)
     drafts = proposal.tokens[:, : width - 1]
     window = jnp.concatenate([pending, drafts], axis=1)
-    out = _forward(setup, params, view, window, reuse, layers)
+    out, features = _forward(setup, params, view, window, reuse, layers)
     raw = out.logits
     history = History(view.tokens, view.length, view.request.prompt_length)
     causal = jnp.asarray(ancestors(chain(width)))
@@ -64,27 +66,27 @@ def judge(
         emitted=jnp.pad(emitted, spare),
         logprobs=None if logprobs is None else jnp.pad(logprobs, spare),
         window=pad(out.window, _axes(setup, params, view), setup.windows[-1]),
+        features={tap: jnp.pad(leaf, (*spare, (0, 0))) for tap, leaf in features.items()},
     )
 
 
 def _forward(
     setup: Setup, params: EngineParams, view: View, window: Tokens, reuse: Reuse | None, layers: int
-) -> Output:
+) -> tuple[Output, Features]:
     rows, width = window.shape
     positions = view.length[:, None] - 1 + jnp.arange(width, dtype=jnp.int32)[None, :]
     mask = jnp.broadcast_to(ancestors(chain(width))[None], (rows, width, width))
-    forward = setup.target.forward
+    inputs = (setup.target, params.target, window, positions, mask, view.cache)
     if reuse is None:
-        return forward(params.target, window, positions, mask, view.cache)
-    total = setup.target.config.num_layers
-    hidden = reuse.hidden[:, :width]
-    out = forward(params.target, window, positions, mask, view.cache, layers=(layers, total), hidden=hidden)
-    return out._replace(window=join(first_tokens(reuse.window, width), out.window))
+        return tapped(*inputs, taps=setup.taps)
+    out, features = tapped(*inputs, taps=setup.taps, start=layers, hidden=reuse.hidden[:, :width])
+    features |= {tap: leaf[:, :width] for tap, leaf in reuse.features.items()}
+    return out._replace(window=join(first_tokens(reuse.window, width), out.window)), features
 
 
 def _axes(setup: Setup, params: EngineParams, view: View) -> PyTree:
     def shapes(width: int) -> PyTree:
         window = jnp.zeros((len(view.length), width), jnp.int32)
-        return jax.eval_shape(lambda p: _forward(setup, p, view, window, None, 0).window, params)
+        return jax.eval_shape(lambda p: _forward(setup, p, view, window, None, 0)[0].window, params)
 
     return token_axes(shapes(1), shapes(2))

@@ -1,0 +1,35 @@
+"""What tells one model's weights from another's, whatever file they came from."""
+
+import hashlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec.models import ModelConfig, unfuse
+from jaxspec.typing import Params
+
+SAMPLES = 1024
+"""Values of a tensor that are read at the most, at equal steps."""
+
+
+def fingerprint(config: ModelConfig, params: Params) -> str:
+    """SHA-256 (hex) over names, shapes and a sample of each parameter's values in bfloat16.
+
+    The same for a GGUF file, the folder it was converted to, and float32 or bfloat16 weights of it in memory; fused or
+    not, on one device or split over several. A sample, so that it takes milliseconds: it tells models apart, it is no
+    proof against an adversary.
+
+    Args:
+        params: of the model, [out, in] matrices by their names without "model.".
+    """
+    _, apart = unfuse(config, params)
+    digest = hashlib.sha256()
+    for name in sorted(apart):
+        leaf = apart[name]
+        step = max(1, leaf.size // SAMPLES)
+        digest.update(f"{name} {tuple(leaf.shape)}\n".encode())
+        flat = jnp.unravel_index(jnp.arange(0, leaf.size, step, dtype=jnp.int32)[:SAMPLES], leaf.shape)
+        sample = np.asarray(jax.device_get(leaf[flat])).astype(jnp.bfloat16)
+        digest.update(sample.tobytes())
+    return digest.hexdigest()
