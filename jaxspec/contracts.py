@@ -128,6 +128,26 @@ class Absorb(Protocol):
     def __call__(self, state: PyTree, features: Features, count: Rows) -> PyTree: ...
 
 
+class Learn(Protocol):
+    """The source's state after a round: what the target says at the branch's nodes counts for rows in `rode` alone."""
+
+    def __call__(
+        self, state: PyTree, view: View, guesses: Int[Array, "B M"], rode: RowMask, verdict: Verdict
+    ) -> PyTree: ...
+
+
+class Branch(NamedTuple):
+    """Extra nodes in the target's window, in rounds in which a row asks for the source that carries them.
+
+    A tree on the pending token, beside the drafts: neither sees the other. The target's likeliest tokens at its nodes
+    are all that is left of it; its keys, values, logits and features end with the pass.
+    """
+
+    parents: tuple[int, ...]  # of every node as in `jaxspec.tree`; node 0 is the pending token, the M others are extra
+    tokens: Any  # (state, view) -> [B, M] int32
+    learn: Learn
+
+
 class DraftSource(NamedTuple):
     """A way to guess the next tokens. A NamedTuple of pure functions, made by a factory in `jaxspec.drafts`."""
 
@@ -145,6 +165,7 @@ class DraftSource(NamedTuple):
     taps: tuple[int, ...] = ()  # after how many layers of the target `absorb` wants the residual stream, ascending
     absorb: Absorb | None = None  # called for every token of prompt and output, once; None without taps
     most: int | None = None  # drafts it can give a round, whatever is asked; None without limit
+    branch: Branch | None = None  # nodes that ride in the target's window; one source a setup may have them
 
 
 class Selector(NamedTuple):
@@ -180,6 +201,16 @@ class Setup:
         return tuple(sorted({tap for source in self.sources for tap in source.taps}))
 
     @property
+    def carrier(self) -> int | None:
+        """Index of the source whose branch may ride in the target's window; None without one."""
+        return next((index for index, source in enumerate(self.sources) if source.branch is not None), None)
+
+    @property
+    def branch(self) -> Branch | None:
+        """The carrier's branch."""
+        return None if self.carrier is None else self.sources[self.carrier].branch
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Names of the sources, in order."""
         return tuple(source.name for source in self.sources)
@@ -189,11 +220,13 @@ __all__ = [
     "FREE",
     "MODEL",
     "Absorb",
+    "Branch",
     "CatchUp",
     "Choice",
     "DraftSource",
     "EngineParams",
     "Features",
+    "Learn",
     "Observe",
     "Proposal",
     "Propose",

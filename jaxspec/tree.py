@@ -47,6 +47,15 @@ def ancestors(parents: ArrayT) -> ArrayT:
     return within
 
 
+def graft(parents: np.ndarray, branch: np.ndarray) -> np.ndarray:
+    """One tree of two with the same root: the nodes of `branch` follow those of `parents`, its root left out; int32.
+
+    parents -1 0 1, branch -1 0 0 2   ->   -1 0 1 0 0 4
+    """
+    moved = np.where(branch[1:] > 0, branch[1:] + len(parents) - 1, branch[1:])
+    return np.concatenate([parents, moved]).astype(np.int32)
+
+
 def depths(parents: ArrayT) -> ArrayT:
     """Number of each node's ancestors, int32, shaped as `parents`; the root has 0, as has padding."""
     within: Any = ancestors(parents)

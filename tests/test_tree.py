@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec.tree import ancestors, chain, depths
+from jaxspec.tree import ancestors, chain, depths, graft
 
 DRAWN = np.array([-1, 0, 0, 1], np.int32)
 
@@ -67,3 +67,16 @@ def test_padding_sees_and_is_seen_by_itself_alone():
     np.testing.assert_array_equal(within[2:], np.eye(4, dtype=bool)[2:])
     assert not within[:2, 2:].any()
     np.testing.assert_array_equal(depths(padded), [0, 1, 0, 0])
+
+
+def test_a_grafted_branch_keeps_its_ancestors_and_neither_part_sees_the_other():
+    np.testing.assert_array_equal(graft(np.array([-1, 0, 1], np.int32), np.array([-1, 0, 0, 2])), [-1, 0, 1, 0, 0, 4])
+    for stem, branch in zip(random_trees(6, 5), random_trees(6, 8)[::-1], strict=True):
+        whole = graft(stem, branch)
+        assert whole.dtype == np.int32
+        within, grown = ancestors(whole), ancestors(branch)
+        np.testing.assert_array_equal(within[:5, :5], ancestors(stem))
+        assert not within[:5, 5:].any()
+        np.testing.assert_array_equal(within[5:, 5:], grown[1:, 1:])
+        assert within[5:, 0].all()
+        assert not within[5:, 1:5].any()

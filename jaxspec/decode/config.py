@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 
 from jaxspec.buckets import PREFILL, WINDOWS
 from jaxspec.contracts import FREE, MODEL, DraftSource, Selector, Setup
-from jaxspec.drafts import early_exit, feature, lm, lookup, medusa, none
+from jaxspec.drafts import early_exit, feature, jacobi, lm, lookup, medusa, none
 from jaxspec.models.api import LanguageModel
 from jaxspec.models.heads import DraftConfig, small_model
 from jaxspec.models.tapped import layers_of
@@ -37,10 +37,10 @@ def make_setup(
 
     Args:
         target: a bound model (`jaxspec.models.bind`), or anyone's `LanguageModel`.
-        drafts: sources besides "none", each "lookup", "exit:K", (NAME, LanguageModel) for a model draft whose
-            parameters are `EngineParams.drafts[NAME]` (a third entry counts the ids that it shares with the target),
-            (NAME, DraftConfig) for a draft trained for this target (`jaxspec.checkpoint.open_draft`, `attach`), or a
-            `DraftSource` of your own.
+        drafts: sources besides "none", each "lookup", "jacobi" or "jacobi:W:N:G" (`jaxspec.drafts.jacobi`), "exit:K",
+            (NAME, LanguageModel) for a model draft whose parameters are `EngineParams.drafts[NAME]` (a third entry
+            counts the ids that it shares with the target), (NAME, DraftConfig) for a draft trained for this target
+            (`jaxspec.checkpoint.open_draft`, `attach`), or a `DraftSource` of your own.
         select: "rule", "fixed:SOURCE:K", "fixed:none", or a `Selector`.
         verify: "greedy", "rejection" or "coupled".
         lookahead: drafts a round at the most; at most the widest window less one.
@@ -69,6 +69,8 @@ def make_setup(
     names = [source.name for source in sources]
     if len(set(names)) != len(names):
         raise ValueError(f"draft sources {names[1:]} have a name twice; give each source once")
+    if len(carriers := [source.name for source in sources if source.branch is not None]) > 1:
+        raise ValueError(f"draft sources {carriers} each ride in the target's window, where one fits; give one of them")
     asked = min(lookahead, 3) if model_lookahead is None else model_lookahead
     if not 0 <= asked <= lookahead:
         raise ValueError(f"model_lookahead is {asked}; give 0 to {lookahead}, the setup's lookahead")
@@ -128,11 +130,21 @@ def _source(
     kind, _, rest = draft.partition(":")
     if draft == "lookup":
         return lookup(lookahead=lookahead)
+    if kind == "jacobi":
+        return _jacobi(draft, rest, lookahead)
     if kind == "exit" and rest.isdecimal():
         return early_exit(target, int(rest), vocab_size=vocab, taps=taps, **sizes)
     if kind == "lm":
         raise ValueError(f"draft source {draft!r} is a name without a model; give ({draft!r}, LanguageModel)")
-    raise ValueError(f"draft source {draft!r} is unknown; choose among lookup, lm:NAME_OR_PATH and exit:LAYERS")
+    raise ValueError(f"draft source {draft!r} is unknown; choose among lookup, jacobi, lm:NAME_OR_PATH and exit:LAYERS")
+
+
+def _jacobi(draft: str, rest: str, lookahead: int) -> DraftSource:
+    """Of "jacobi", or of "jacobi:W:N:G" with sizes of its own."""
+    sizes = rest.split(":") if rest else []
+    if draft != "jacobi" and not (len(sizes) == 3 and all(size.isdecimal() for size in sizes)):
+        raise ValueError(f"draft source {draft!r} has no sizes; give jacobi or jacobi:W:N:G, for example jacobi:5:4:7")
+    return jacobi(*map(int, sizes), lookahead=lookahead, name=draft)
 
 
 def _trained(
@@ -159,7 +171,8 @@ def _selector(select: str, sources: tuple[DraftSource, ...], lookahead: int, mod
         return fixed(*choice)
     free = tuple(i for i, s in enumerate(sources) if s.cost == FREE and i > 0)
     models = tuple(i for i, s in enumerate(sources) if s.cost == MODEL)
-    return rule(free, models, free_lookahead=lookahead, model_lookahead=model_lookahead)
+    learns = next((i for i, s in enumerate(sources) if s.branch is not None), 0)
+    return rule(free, models, free_lookahead=lookahead, model_lookahead=model_lookahead, learns=learns)
 
 
 def check_select(select: str, drafts: Sequence[str], lookahead: int) -> tuple[int, int] | None:

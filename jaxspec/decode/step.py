@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
 from jaxspec.buckets import bucket_index
 from jaxspec.contracts import Choice, EngineParams, Proposal, Setup, Verdict, View
@@ -15,7 +15,7 @@ from jaxspec.models.windows import in_branch
 from jaxspec.outcome import LENGTH, RUNNING, STOP
 from jaxspec.sharding import constrain
 from jaxspec.telemetry import count
-from jaxspec.typing import PyTree, Rows
+from jaxspec.typing import PyTree, RowMask, Rows
 from jaxspec.verify.window import Judged, judge
 
 
@@ -27,6 +27,7 @@ class StepInfo(NamedTuple):
     verdict: Verdict
     catch_up: Int[Array, "B N"]  # tokens each source took to catch up
     width: Int[Array, ""]  # index of the window width the target ran
+    rode: RowMask  # rows for which the setup's branch rode in the window
 
 
 @on_mesh
@@ -37,21 +38,25 @@ def step(setup: Setup, params: EngineParams, state: State) -> tuple[State, StepI
     """
     view = look(state)
     free, signals = bank.offer(setup, params, view, state.sources)
-    choice = bank.settle(setup.selector.choose(params.selector, state.selector, signals), signals)
+    asked = setup.selector.choose(params.selector, state.selector, signals)
+    rode = bank.riders(setup, view, asked)
+    choice = bank.settle(asked, signals)
     sources, caught_up = bank.catch_up(setup, params, view, state.sources, choice)
     proposal, scratches = bank.propose(setup, params, view, sources, choice, free)
     width = bucket_index(jnp.max(jnp.where(view.active, proposal.count, 0)) + 1, setup.windows)
-    judged = _judge(setup, params, view, proposal, choice, scratches, width)
+    carrier = None if setup.carrier is None else sources[setup.carrier]
+    judged = _judge(setup, params, view, proposal, choice, scratches, width, jnp.any(rode), carrier)
     verdict, outcome = _emit(view, judged)
     tokens, logprobs = _append(state, verdict)
-    absorbed = bank.absorb(setup, sources, judged.features, verdict.count)
+    sources = bank.absorb(setup, sources, judged.features, verdict.count)
+    sources = bank.observe(setup, view, sources, scratches, choice, verdict)
     fresh = State(
         tokens=tokens,
         length=state.length + verdict.count,
         outcome=outcome,
         logprobs=logprobs,
         cache=setup.target.commit(state.cache, judged.window, None, verdict.count),
-        sources=bank.observe(setup, view, absorbed, scratches, choice, verdict),
+        sources=bank.learn(setup, view, sources, judged.guesses, rode, verdict),
         selector=setup.selector.update(params.selector, state.selector, signals, choice, proposal, verdict),
         request=state.request,
         counters=count(
@@ -66,7 +71,7 @@ def step(setup: Setup, params: EngineParams, state: State) -> tuple[State, StepI
         ),
         rounds=state.rounds + 1,
     )
-    return constrain(fresh, setup.mesh), StepInfo(choice, proposal, verdict, caught_up, width)
+    return constrain(fresh, setup.mesh), StepInfo(choice, proposal, verdict, caught_up, width, rode)
 
 
 def _judge(
@@ -77,13 +82,20 @@ def _judge(
     choice: Choice,
     scratches: dict[int, PyTree],
     width: Int[Array, ""],
+    rides: Bool[Array, ""],
+    carrier: PyTree | None,
 ) -> Judged:
     """One target pass of the bucket's width; from the layers that drafting ran already, where every row has those.
 
-    arms   width 1, 2, 4, ..  |  reusing source a: 1, 2, 4, ..  |  reusing source b: ..
+    arms   width 1, 2, 4, ..  |  with the branch: 1, 2, 4, ..  |  reusing source a: 1, 2, 4, ..  |  reusing source b: ..
+
+    Where no row asks for the branch its nodes are not in the window: other arms run.
     """
     arms = [functools.partial(judge, setup, params, view, proposal, width=w) for w in setup.windows]
     arm = width
+    if carrier is not None:
+        arms += [functools.partial(plain, carrier=carrier) for plain in arms]
+        arm = jnp.where(rides, width + len(setup.windows), arm)
     for index, source in enumerate(setup.sources):
         if source.reuse is None:
             continue

@@ -4,10 +4,12 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxspec.contracts import FREE, MODEL, Choice, EngineParams, Features, Proposal, Setup, Signals, Verdict, View
 from jaxspec.drafts.none import empty_proposal
-from jaxspec.typing import PyTree, RowMask, Rows
+from jaxspec.tree import depths
+from jaxspec.typing import PyTree, RowMask, Rows, Tokens
 
 
 def offer(
@@ -42,6 +44,20 @@ def settle(choice: Choice, signals: Signals) -> Choice:
     most = jnp.take_along_axis(signals.offered, choice.source[:, None], axis=1)[:, 0]
     lookahead = jnp.clip(choice.lookahead, 0, most)
     return Choice(jnp.where(lookahead > 0, choice.source, 0), lookahead)
+
+
+def riders(setup: Setup, view: View, asked: Choice) -> RowMask:
+    """Rows for which the setup's branch rides: they ask for drafts of its source, offered or not, and have room for it.
+
+    The source of a choice that was not settled yet counts, so that a source with nothing to offer may come to have it.
+    A row that cannot draft any more, since it ends with this token or is allowed no drafts, has no use for it.
+    """
+    if setup.branch is None:
+        return jnp.zeros_like(view.active)
+    deepest = int(depths(np.asarray(setup.branch.parents, np.int32)).max())
+    more = jnp.minimum(view.request.limit - view.length - 1, view.request.max_lookahead) > 0
+    fits = view.length - 1 + deepest < setup.target.config.max_positions
+    return view.active & (asked.source == setup.carrier) & (asked.lookahead > 0) & more & fits
 
 
 def catch_up(
@@ -130,6 +146,16 @@ def absorb(setup: Setup, states: tuple[PyTree, ...], features: Features, count: 
         state if source.absorb is None else source.absorb(state, {tap: features[tap] for tap in source.taps}, count)
         for source, state in each
     )
+
+
+def learn(
+    setup: Setup, view: View, states: tuple[PyTree, ...], guesses: Tokens, rode: RowMask, verdict: Verdict
+) -> tuple[PyTree, ...]:
+    """Every source's state, that of the branch's with what the target said at its nodes for the rows in `rode`."""
+    if setup.branch is None:
+        return states
+    fresh = setup.branch.learn(states[setup.carrier], view, guesses, rode, verdict)
+    return tuple(fresh if index == setup.carrier else state for index, state in enumerate(states))
 
 
 def observe(

@@ -1,17 +1,24 @@
-"""One target pass over (pending token, drafts), judged where the logits are: only small arrays leave a branch."""
+"""One target pass over (pending token, drafts), judged where the logits are: only small arrays leave an arm.
+
+A draft source may let a branch of its own ride in the same pass, a tree on the pending token:
+
+    window     pending d1 d2 d3  b1 b2 b3 b4        the drafts' keys, values and logits are those of a pass without
+    committed  pending d1 ..                        the branch: no draft sees it, and it sees no draft
+"""
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxspec.cache import first_tokens, join
 from jaxspec.contracts import EngineParams, Features, Proposal, Reuse, Setup, View
 from jaxspec.models.api import Output
 from jaxspec.models.tapped import tapped
-from jaxspec.models.windows import pad, token_axes
+from jaxspec.models.windows import cut, pad, token_axes
 from jaxspec.sampling import History, penalise, token_logprobs
-from jaxspec.tree import ancestors, chain
+from jaxspec.tree import ancestors, chain, depths, graft
 from jaxspec.typing import PyTree, Rows, Tokens
 from jaxspec.verify import verifier
 
@@ -24,6 +31,7 @@ class Judged(NamedTuple):
     logprobs: jax.Array | None  # [B, A+1] of the emitted tokens, under the model's own softmax
     window: PyTree
     features: Features  # [B, A+1, D] of the window's tokens at the setup's taps
+    guesses: Tokens  # [B, M] the target's likeliest tokens at the nodes of the setup's branch; zeros where none rode
 
 
 def judge(
@@ -35,6 +43,7 @@ def judge(
     width: int,
     reuse: Reuse | None = None,
     layers: int = 0,
+    carrier: PyTree | None = None,
 ) -> Judged:
     """Run the target over the first `width` window tokens and verify the drafts among them.
 
@@ -42,11 +51,16 @@ def judge(
         width: padded window width; every row's proposal.count is below it. Static.
         reuse: layers that drafting has run over the window already, or None.
         layers: how many layers `reuse` holds. Static.
+        carrier: state of the source whose branch rides in the window; where None the window has no such nodes.
     """
     pending = jnp.take_along_axis(view.tokens, view.length[:, None] - 1, axis=1)
     drafts = proposal.tokens[:, : width - 1]
     window = jnp.concatenate([pending, drafts], axis=1)
-    out, features = _forward(setup, params, view, window, reuse, layers)
+    if carrier is None:
+        out, features = _forward(setup, params, view, window, reuse, layers)
+        guesses = jnp.zeros((len(pending), nodes(setup)), jnp.int32)
+    else:
+        out, features, guesses = _with_branch(setup, params, view, window, carrier)
     raw = out.logits
     history = History(view.tokens, view.length, view.request.prompt_length)
     causal = jnp.asarray(ancestors(chain(width)))
@@ -67,7 +81,13 @@ def judge(
         logprobs=None if logprobs is None else jnp.pad(logprobs, spare),
         window=pad(out.window, _axes(setup, params, view), setup.windows[-1]),
         features={tap: jnp.pad(leaf, (*spare, (0, 0))) for tap, leaf in features.items()},
+        guesses=guesses,
     )
+
+
+def nodes(setup: Setup) -> int:
+    """Nodes of the setup's branch, its root left out."""
+    return 0 if setup.branch is None else len(setup.branch.parents) - 1
 
 
 def _forward(
@@ -82,6 +102,25 @@ def _forward(
     out, features = tapped(*inputs, taps=setup.taps, start=layers, hidden=reuse.hidden[:, :width])
     features |= {tap: leaf[:, :width] for tap, leaf in reuse.features.items()}
     return out._replace(window=join(first_tokens(reuse.window, width), out.window)), features
+
+
+def _with_branch(
+    setup: Setup, params: EngineParams, view: View, window: Tokens, carrier: PyTree
+) -> tuple[Output, Features, Tokens]:
+    """One pass over the chain and the branch; all that is left of the branch is what the target says at its nodes."""
+    assert setup.branch is not None
+    rows, width = window.shape
+    parents = graft(chain(width), np.asarray(setup.branch.parents, np.int32))
+    positions = view.length[:, None] - 1 + jnp.asarray(depths(parents))[None, :]
+    # A row near the end rides along with others; what is said there counts for nothing, but must be a number.
+    positions = jnp.minimum(positions, setup.target.config.max_positions - 1)
+    mask = jnp.broadcast_to(ancestors(parents)[None], (rows, len(parents), len(parents)))
+    tokens = jnp.concatenate([window, setup.branch.tokens(carrier, view)], axis=1)
+    out, features = tapped(setup.target, params.target, tokens, positions, mask, view.cache, taps=setup.taps)
+    guesses = jnp.argmax(out.logits[:, width:, : setup.vocab_size], axis=-1).astype(jnp.int32)
+    kept = cut(out.window, _axes(setup, params, view), width)
+    chain_alone = Output(out.logits[:, :width], out.hidden[:, :width], kept)
+    return chain_alone, {tap: leaf[:, :width] for tap, leaf in features.items()}, guesses
 
 
 def _axes(setup: Setup, params: EngineParams, view: View) -> PyTree:

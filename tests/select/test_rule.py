@@ -33,6 +33,14 @@ def test_each_row_gets_the_first_source_that_can_draft():
     assert list(zip(choice.source.tolist(), choice.lookahead.tolist(), strict=True)) == list(wanted)
 
 
+def test_a_source_that_learns_is_asked_where_no_other_offers_anything():
+    offered, match, wanted = zip(*CASES.values(), strict=True)
+    asking = rule((1, 2), (3, 4), free_lookahead=7, model_lookahead=4, learns=2)
+    choice = asking.choose((), (), signals(offered, match))
+    instead = [(2, 7) if each == (0, 0) else each for each in wanted]
+    assert list(zip(choice.source.tolist(), choice.lookahead.tolist(), strict=True)) == instead
+
+
 def test_a_setup_lists_its_sources_in_their_order():
     _, setup, _ = engine_of("rule")
     choice = setup.selector.choose((), (), signals([[0, 3, 3], [0, 0, 3]], [[0, 2, 0], [0, 0, 0]]))
