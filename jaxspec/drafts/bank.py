@@ -5,11 +5,12 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Int
 
 from jaxspec.contracts import FREE, MODEL, Choice, EngineParams, Features, Proposal, Setup, Signals, Verdict, View
 from jaxspec.drafts.none import empty_proposal
 from jaxspec.tree import depths
-from jaxspec.typing import PyTree, RowMask, Rows, Tokens
+from jaxspec.typing import PyTree, RowMask, Rows
 
 
 def offer(
@@ -149,7 +150,7 @@ def absorb(setup: Setup, states: tuple[PyTree, ...], features: Features, count: 
 
 
 def learn(
-    setup: Setup, view: View, states: tuple[PyTree, ...], guesses: Tokens, rode: RowMask, verdict: Verdict
+    setup: Setup, view: View, states: tuple[PyTree, ...], guesses: Int[Array, "B M"], rode: RowMask, verdict: Verdict
 ) -> tuple[PyTree, ...]:
     """Every source's state, that of the branch's with what the target said at its nodes for the rows in `rode`."""
     if setup.branch is None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Int
 
 from jaxspec.cache import first_tokens, join
 from jaxspec.contracts import EngineParams, Features, Proposal, Reuse, Setup, View
@@ -31,7 +32,7 @@ class Judged(NamedTuple):
     logprobs: jax.Array | None  # [B, A+1] of the emitted tokens, under the model's own softmax
     window: PyTree
     features: Features  # [B, A+1, D] of the window's tokens at the setup's taps
-    guesses: Tokens  # [B, M] the target's likeliest tokens at the nodes of the setup's branch; zeros where none rode
+    guesses: Int[Array, "B M"]  # the target's likeliest tokens at the nodes of the setup's branch; zeros if none rode
 
 
 def judge(
@@ -106,7 +107,7 @@ def _forward(
 
 def _with_branch(
     setup: Setup, params: EngineParams, view: View, window: Tokens, carrier: PyTree
-) -> tuple[Output, Features, Tokens]:
+) -> tuple[Output, Features, Int[Array, "B M"]]:
     """One pass over the chain and the branch; all that is left of the branch is what the target says at its nodes."""
     assert setup.branch is not None
     rows, width = window.shape
