@@ -16,6 +16,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from jaxspec.checkpoint import safetensors
+from jaxspec.checkpoint.source import check_finite
 from jaxspec.checkpoint.staging import new_folder
 from jaxspec.checkpoint.tensors import CheckpointError, differences, in_memory, report
 from jaxspec.models import ModelConfig, RopeScaling, parameter_shapes
@@ -95,7 +96,7 @@ def open_draft(folder: str | Path) -> Artifact:
         raise CheckpointError(
             f"{folder} has no {RECORD}; give the folder of a trained draft, or train one with scripts/train_draft.py"
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, RecursionError, ValueError) as error:
         raise CheckpointError(f"{folder / RECORD} cannot be read ({error}); train or copy the draft again") from None
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise CheckpointError(f"{folder / RECORD} is of no format this version reads ({FORMAT}); train the draft again")
@@ -103,17 +104,26 @@ def open_draft(folder: str | Path) -> Artifact:
         config = _config(record["config"])
         target, temperature = str(record["target"]), float(record["temperature"])
         card = dict(record["card"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise CheckpointError(f"{folder / RECORD} is broken ({error!r}); train or copy the draft again") from None
     if not 0 < temperature < 1e3:
         raise CheckpointError(f"{folder / RECORD} has temperature {temperature}; it must be above 0")
+    return Artifact(folder, config, target, temperature, card, _weights(folder, config))
+
+
+def _weights(folder: Path, config: DraftConfig) -> dict[str, np.ndarray]:
+    """The stored arrays, checked against the config."""
     infos = safetensors.read_folder(folder)
-    tensors = {name: np.asarray(safetensors.lazy(info).read()) for name, info in infos.items()}
-    _check(config, {name: tuple(tensor.shape) for name, tensor in tensors.items()}, folder)
+    _check(config, {name: info.shape for name, info in infos.items()}, folder)
+    tensors = {name: safetensors.lazy(info).read() for name, info in infos.items()}
     ids = tensors[IDS]
     if ids.dtype != np.int32 or np.any(np.diff(ids) <= 0) or ids[0] < 0 or ids[-1] >= config.body.vocab_size:
         raise CheckpointError(f"{folder} names tokens out of order or outside the vocabulary; train the draft again")
-    return Artifact(folder, config, target, temperature, card, tensors)
+    for name, tensor in tensors.items():
+        if name != IDS and not jnp.issubdtype(tensor.dtype, jnp.floating):
+            raise CheckpointError(f"{folder}: {name} is {tensor.dtype}, not floating-point; train the draft again")
+        check_finite(folder, name, tensor)
+    return tensors
 
 
 def _config(stored: Mapping[str, Any]) -> DraftConfig:
@@ -131,6 +141,8 @@ def stored_shapes(config: DraftConfig) -> dict[str, tuple[int, ...]]:
     for shared in ("embed_tokens.weight", "lm_head.weight"):
         shapes.pop(shared, None)
     shapes[IDS] = (config.vocab,)
+    if config.kind == "feature" and config.own_embedding:
+        shapes["embed_tokens.weight"] = (config.body.vocab_size, config.body.hidden_size)
     if config.own_output:
         names = [f"output.{i}.weight" for i in range(config.heads)] if config.kind == "medusa" else ["output.weight"]
         shapes |= dict.fromkeys(names, (config.vocab, config.body.hidden_size))
@@ -139,9 +151,9 @@ def stored_shapes(config: DraftConfig) -> dict[str, tuple[int, ...]]:
 
 def _check(config: DraftConfig, found: Mapping[str, tuple[int, ...]], folder: Path) -> None:
     expected = stored_shapes(config)
-    if "norm.weight" not in found:  # the target's then
+    if "norm.weight" not in found and config.target_size is None:  # the target's then
         expected.pop("norm.weight", None)
-    report(differences(found, expected), where=str(folder))
+    report(differences(found, expected), where=str(folder), config=RECORD)
 
 
 def attach(
@@ -163,17 +175,33 @@ def attach(
             f"{artifact.path} was trained for another target (weights {artifact.target[:12]}, these are "
             f"{fingerprint[:12]}); train one for this target with scripts/train_draft.py --kind {config.kind}"
         )
-    if (config.body.hidden_size, config.body.vocab_size) != (target.hidden_size, target.vocab_size):
-        raise CheckpointError(
-            f"{artifact.path} is for a target of width {config.body.hidden_size} and {config.body.vocab_size} tokens; "
-            f"this one has {target.hidden_size} and {target.vocab_size}, so give a draft of this target"
-        )
+    check_fits(config, target, where=artifact.path)
     own = {
         name: jnp.asarray(leaf, dtype if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf.dtype)
         for name, leaf in artifact.tensors.items()
     }
     heat = {"temperature": jnp.float32(artifact.temperature)}
     return own | heat | shared(config, own, params)
+
+
+def check_fits(config: DraftConfig, target: ModelConfig, *, where: Path) -> None:
+    """Refuse a draft whose sizes are not those of a target.
+
+    Raises:
+        CheckpointError: of another width or vocabulary, or one that reads layers which the target does not have.
+    """
+    if (config.feature_size, config.body.vocab_size) != (target.hidden_size, target.vocab_size):
+        raise CheckpointError(
+            f"{where} is for a target of width {config.feature_size} and {config.body.vocab_size} tokens; "
+            f"this one has {target.hidden_size} and {target.vocab_size}, so give a draft of this target"
+        )
+    deepest = max((*config.taps, config.layers if config.kind == "exit" else 0))
+    last = config.kind == "feature" and config.layout == "eagle"
+    if deepest > target.num_layers or (last and deepest < target.num_layers):
+        raise CheckpointError(
+            f"{where} reads after layer {deepest} of a target; this one has {target.num_layers} layers, so give a "
+            "draft of this target"
+        )
 
 
 def shared(config: DraftConfig, own: Params, target: Params) -> Params:
@@ -183,7 +211,7 @@ def shared(config: DraftConfig, own: Params, target: Params) -> Params:
     if not config.own_output:
         whole = config.vocab == config.body.vocab_size
         taken["output.weight"] = output if whole else jnp.take(output, own[IDS], axis=0)
-    if config.kind in ("feature", "lm"):
+    if config.kind in ("feature", "lm") and "embed_tokens.weight" not in own:
         taken["embed_tokens.weight"] = target["embed_tokens.weight"]
     if "norm.weight" not in own:
         taken["norm.weight"] = target["norm.weight"]

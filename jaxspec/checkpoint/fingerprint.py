@@ -1,19 +1,21 @@
 """What tells one model's weights from another's, whatever file they came from."""
 
 import hashlib
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxspec.checkpoint.tensors import LazyTensor
 from jaxspec.models import ModelConfig, unfuse
-from jaxspec.typing import Params
 
 SAMPLES = 1024
 """Values of a tensor that are read at the most, at equal steps."""
 
 
-def fingerprint(config: ModelConfig, params: Params) -> str:
+def fingerprint(config: ModelConfig, params: Mapping[str, jax.Array | np.ndarray] | Mapping[str, LazyTensor]) -> str:
     """SHA-256 (hex) over names, shapes and a sample of each parameter's values in bfloat16.
 
     The same for a GGUF file, the folder it was converted to, and float32 or bfloat16 weights of it in memory; fused or
@@ -21,15 +23,17 @@ def fingerprint(config: ModelConfig, params: Params) -> str:
     proof against an adversary.
 
     Args:
-        params: of the model, [out, in] matrices by their names without "model.".
+        params: of the model, [out, in] matrices by their names without "model."; or the lazy tensors of a checkpoint,
+            of which one at a time is read.
     """
-    _, apart = unfuse(config, params)
+    apart: Mapping[str, Any] = unfuse(config, params)[1] if config.fused else params  # type: ignore[arg-type]
     digest = hashlib.sha256()
     for name in sorted(apart):
-        leaf = apart[name]
+        leaf = apart[name].read() if isinstance(apart[name], LazyTensor) else apart[name]
         step = max(1, leaf.size // SAMPLES)
         digest.update(f"{name} {tuple(leaf.shape)}\n".encode())
-        flat = jnp.unravel_index(jnp.arange(0, leaf.size, step, dtype=jnp.int32)[:SAMPLES], leaf.shape)
+        places = np.arange(0, leaf.size, step)[:SAMPLES]
+        flat = np.unravel_index(places, leaf.shape)
         sample = np.asarray(jax.device_get(leaf[flat])).astype(jnp.bfloat16)
         digest.update(sample.tobytes())
     return digest.hexdigest()

@@ -74,10 +74,10 @@ def differences(found: Mapping[str, Shape], expected: Mapping[str, Shape]) -> li
     return missing + unexpected + misshapen
 
 
-def report(problems: Iterable[str], *, where: str) -> None:
-    """Raise one CheckpointError listing `problems`, or return if there are none."""
+def report(problems: Iterable[str], *, where: str, config: str = "config.json") -> None:
+    """Raise one CheckpointError listing `problems`, or return if there are none; `config` is what they contradict."""
     lines = list(problems)
     if lines:
         count = "1 tensor does" if len(lines) == 1 else f"{len(lines)} tensors do"
         listing = "\n  ".join(lines)
-        raise CheckpointError(f"{where}: {count} not match config.json; fix the config or the weights:\n  {listing}")
+        raise CheckpointError(f"{where}: {count} not match {config}; fix the config or the weights:\n  {listing}")

@@ -21,9 +21,13 @@ from jaxspec.models.attention import Attention
 from jaxspec.models.config import ModelConfig
 from jaxspec.models.decoder import FeedForward
 from jaxspec.models.layers import Linear, RMSNorm, linear, rms_norm, softcap
+from jaxspec.models.limits import SIZES, check_integer
 from jaxspec.typing import Params, PyTree
 
 KINDS = ("medusa", "feature", "lm", "exit")
+
+MOST = {"vocab": SIZES["vocab_size"], "layers": SIZES["num_layers"], "heads": 64, "blocks": 64, "rank": 4096}
+"""Largest value of each number of a draft's config, above any that makes sense."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,19 +48,42 @@ class DraftConfig:
     taps: tuple[int, ...] = ()  # feature: layers of the target after which it reads; medusa: all layers, once
     layout: str = "eagle3"  # feature: eagle3 | eagle
     own_output: bool = False  # whether the draft has an output matrix, one a head for medusa; else the target's
+    own_embedding: bool = False  # feature: whether it has an embedding; else the target's
+    target_size: int | None = None  # feature, eagle3: width of the target where it is not the body's
+    fc_bias: bool | None = None  # feature: of the first map; None is as published, in eagle alone
+    norm_before_residual: bool = False  # feature, eagle3: the residual stream begins with the normed feature
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"draft kind {self.kind!r} is unknown; choose {', '.join(KINDS)}")
         if self.layout not in ("eagle3", "eagle"):
             raise ValueError(f"feature layout {self.layout!r} is unknown; choose eagle3 or eagle")
-        for name in ("vocab", "layers", "heads", "blocks", "rank"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise ValueError(f"draft {name} is {getattr(self, name)!r}; give 1 or more")
+        for name, most in MOST.items():
+            check_integer(f"draft {name}", getattr(self, name), 1, most)
         if self.vocab > self.body.vocab_size:
             raise ValueError(f"a draft vocabulary of {self.vocab} is larger than the target's {self.body.vocab_size}")
         if tuple(sorted(set(self.taps))) != self.taps or any(tap < 1 for tap in self.taps):
             raise ValueError(f"taps are {self.taps}; give numbers of layers, 1 or more, ascending")
+        if self.kind == "feature":
+            self._check_feature()
+
+    def _check_feature(self) -> None:
+        if not self.taps or (self.layout == "eagle" and len(self.taps) > 1):
+            needed = "one tap, the target's number of layers" if self.layout == "eagle" else "one or more"
+            raise ValueError(f"taps of a feature head of layout {self.layout} are {self.taps}; give {needed}")
+        if self.target_size is None:
+            return
+        check_integer("target_size", self.target_size, 1, SIZES["hidden_size"])
+        if self.layout == "eagle" or not (self.own_output and self.own_embedding):
+            raise ValueError(
+                f"target_size is {self.target_size}; a draft of another width than its target's has layout eagle3 and "
+                "an output matrix and an embedding of its own"
+            )
+
+    @property
+    def feature_size(self) -> int:
+        """Width of the target's residual stream."""
+        return self.body.hidden_size if self.target_size is None else self.target_size
 
 
 class Residual(nnx.Module):
@@ -125,8 +152,10 @@ class FeatureLayer(nnx.Module):
     def __init__(self, config: DraftConfig, *, rngs: nnx.Rngs, dtype: DTypeLike = jnp.float32):
         c, size = config.body, config.body.hidden_size
         self.eagle3 = config.layout == "eagle3"
-        inputs = len(config.taps) * size if self.eagle3 else 2 * size
-        self.fc = Linear(inputs, size, bias=not self.eagle3, rngs=rngs, dtype=dtype)
+        self.normed = config.norm_before_residual
+        inputs = len(config.taps) * config.feature_size if self.eagle3 else 2 * size
+        bias = not self.eagle3 if config.fc_bias is None else config.fc_bias
+        self.fc = Linear(inputs, size, bias=bias, rngs=rngs, dtype=dtype)
         self.self_attn = Attention(c, rngs=rngs, dtype=dtype, in_size=2 * size if self.eagle3 else size)
         self.post_attention_layernorm = RMSNorm(size, c, dtype=dtype)
         self.mlp = FeedForward(c, rngs=rngs, dtype=dtype)
@@ -142,7 +171,9 @@ class FeatureLayer(nnx.Module):
     def enter(self, feature: Float[Array, "D B T"], embedded: Float[Array, "D B T"]) -> tuple[jax.Array, jax.Array]:
         """(residual stream, what attention reads)."""
         if self.eagle3:
-            return feature, jnp.concatenate([self.input_layernorm(embedded), self.hidden_norm(feature)])
+            normed = self.hidden_norm(feature)
+            read = jnp.concatenate([self.input_layernorm(embedded), normed])
+            return normed if self.normed else feature, read
         x = self.fc(jnp.concatenate([embedded, feature]))
         return x, x
 
