@@ -1,0 +1,78 @@
+"""Build a table of frequent token sequences, which the draft source `ngram` looks up.
+
+python scripts/build_ngram.py --corpus text.txt --corpus answers/ --out ngram
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping
+
+from jaxspec.checkpoint import open_checkpoint
+from jaxspec.console import fail
+from jaxspec.text import Tokenizer, from_folder, from_gguf
+from jaxspec.training import bar
+from jaxspec.training.ngram import build_ngram
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """The command line."""
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument(
+        "--corpus",
+        action="append",
+        required=True,
+        metavar="FILE",
+        help=".txt, .jsonl, a shard of generate_corpus.py or a folder of them; repeatable",
+    )
+    p.add_argument("--out", required=True, metavar="DIR", help="gets the table")
+    p.add_argument("--target", default="smollm2-135m-instruct", help="folder, file, hub id (default: %(default)s)")
+    p.add_argument("--budget-mb", type=float, default=8.0, metavar="MB", help="of the table (default: %(default)s)")
+    p.add_argument("--min-count", type=int, default=2, metavar="N", help="rarer ones are left out (default: 2)")
+    p.add_argument("--min-probability", type=float, default=0.25, metavar="P", help="of the last token (default: 0.25)")
+    p.add_argument(
+        "--orders",
+        type=int,
+        nargs=2,
+        default=(2, 5),
+        metavar=("FROM", "TO"),
+        help="tokens of a sequence, the drafted one included (default: 2 5)",
+    )
+    p.add_argument("--overwrite", action="store_true", help="replace DIR if it is a draft")
+    return p.parse_args(arguments)
+
+
+def tokenizer_of(target: str) -> Tokenizer:
+    """The target's; none of its weights are read."""
+    where = open_checkpoint(target).tokenizer
+    return from_gguf(where) if isinstance(where, Mapping) else from_folder(where)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Build, and say what came of it."""
+    options = {name: getattr(args, name) for name in ("budget_mb", "min_count", "min_probability", "overwrite")}
+    with bar("n-grams") as told:
+        record = build_ngram(
+            args.corpus, tokenizer_of(args.target), args.out, orders=tuple(args.orders), told=told, **options
+        )
+    kept = ", ".join(f"{n:,} of {record['candidates'][order]:,} of {order}" for order, n in record["entries"].items())
+    print(f"{args.out}: {record['tokens']:,} tokens, {record['mb']} MB; sequences kept: {kept}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Build as the command line says; the exit status."""
+    args = parse(arguments)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    try:
+        run(args)
+    except ValueError as error:
+        return fail(str(error))
+    except OSError as error:
+        return fail(str(error), 1)
+    except KeyboardInterrupt:
+        return fail("interrupted; nothing was left", 130)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""scripts/build_ngram.py makes a table that loads and drafts, and says in a sentence why it did not."""
+
+import json
+
+import pytest
+
+from jaxspec.drafts.ngram import RECORD, load_ngram
+from jaxspec.text import from_folder
+from scripts import build_ngram as script
+from tests.scripts.tiny import TARGET, TINY
+
+TEXT = "It was a fine morning, and the rain had gone.\n\nIt was a fine evening, and the rain came back.\n" * 30
+
+
+@pytest.fixture
+def build(tmp_path, capsys):
+    """build(*arguments) -> status, output, errors; of a.txt, for the tiny target, into out."""
+
+    def build(*arguments, corpus="a.txt"):
+        out = ["--out", str(tmp_path / "out")]
+        status = script.main(["--corpus", str(tmp_path / corpus), *TARGET, *out, *arguments])
+        return status, *capsys.readouterr()
+
+    (tmp_path / "a.txt").write_text(TEXT)
+    return build
+
+
+def test_it_builds_a_table_that_loads(build, tmp_path):
+    (tmp_path / "b.jsonl").write_text(json.dumps({"prompt": "What was it?", "answer": TEXT}))
+    options = [
+        "--corpus",
+        str(tmp_path / "b.jsonl"),
+        "--budget-mb",
+        "0.5",
+        "--min-count",
+        "3",
+        "--orders",
+        "2",
+        "4",
+        "--min-probability",
+        "0.3",
+    ]
+    status, out, _ = build(*options)
+    assert status == 0
+    assert "sequences kept" in out
+    record = json.loads((tmp_path / "out" / RECORD).read_text())
+    assert record["options"] == {"budget_mb": 0.5, "min_count": 3, "min_probability": 0.3, "orders": [2, 4]}
+    assert [each["name"] for each in record["corpus"]] == ["a.txt", "b.jsonl"]
+    table = load_ngram(tmp_path / "out", from_folder(TINY / "target"))
+    assert table["entries"].shape == (3,)
+    assert (table["entries"] > 0).all()
+
+
+def test_a_table_that_is_there_is_replaced_only_where_asked(build):
+    assert build()[0] == 0
+    status, _, err = build()
+    assert status == 2
+    assert "already exists; choose another name, or give --overwrite" in err
+    assert build("--overwrite")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--budget-mb", "0.001"], "a budget of 0.001 MB is too small"),
+        (["--orders", "5", "2"], "orders are 5 to 2"),
+        (["--min-count", "0"], "min_count is 0"),
+        (["--min-probability", "1.5"], "min_probability is 1.5"),
+        (["--target", "no/such/folder/at/all"], "no/such/folder/at/all"),
+        (["--corpus", "no-such-file.txt"], "cannot read no-such-file.txt"),
+    ],
+)
+def test_bad_input_is_refused_in_a_sentence(build, tmp_path, arguments, message):
+    status, out, err = build(*arguments)
+    assert (status, out) == (2, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert message in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_ctrl_c_leaves_nothing(build, tmp_path, monkeypatch):
+    def interrupted(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(script, "build_ngram", interrupted)
+    status, _, err = build()
+    assert (status, err) == (130, "error: interrupted; nothing was left\n")
