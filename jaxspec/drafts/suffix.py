@@ -1,14 +1,14 @@
 """Suffix matching: what followed most often where the text ended as it ends now, as far back as that can be followed.
 
     tokens    x a b c  y a b c  z a b c  y a b c      length 16
-    match     . . . 3  . . . 4  . . . 3  . . .        of the text up to each index with the whole text's end
+    match     . . . 3  . . . 7  . . . 3  . . .        of the text up to each index with the whole text's end
 
-The longest match, 4 tokens, is at index 7: what followed there is drafted. Of several, the most frequent next token
+The longest match, 7 tokens, is at index 7: what followed there is drafted. Of several, the most frequent next token
 wins, ties to the most recent, and so on among those that went on like this.
 
-Cost: FREE. At 512 slots 0.05 ms a round on a CPU, and no pass of any model. Signals: `match`, the tokens that the
-longest match has (up to `max_match`); `confidence`, the share of the votes at each depth. Memory: 2 bytes a slot and
-row, and 4 a token of the pool where there is one.
+Cost: FREE. At 512 slots 0.01 ms a round on a CPU, to propose and to take in what was committed; 0.3 ms with a pool of
+65,536 tokens. Signals: `match`, the tokens of the longest match (up to `max_match`); `confidence`, the share of the
+votes at each depth. Memory: 2 bytes a slot and row, and 4 a token of the pool where there is one.
 """
 
 import functools

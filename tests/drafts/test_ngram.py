@@ -182,12 +182,14 @@ def test_hashes_fill_buckets_evenly():
             assert scipy.stats.chisquare(counts).pvalue > 1e-4
 
 
-def test_without_its_table_it_is_refused_with_the_command_that_makes_one():
-    source = ngram(lookahead=3)
+@pytest.mark.parametrize("name", ["ngram", "ngram:here"])
+def test_without_its_table_it_is_refused_with_the_command_that_makes_one(name):
+    source = ngram(name=name, lookahead=3)
+    assert source.name == name
     view = View(
         jnp.ones((1, 8), jnp.int32), jnp.ones(1, jnp.int32), jnp.zeros(1, jnp.int32), jnp.ones(1, bool), None, ()
     )
-    with pytest.raises(ValueError, match=r"ngram has no table; make one with scripts/build_ngram\.py"):
+    with pytest.raises(ValueError, match=rf"{name} has no table; make one with scripts/build_ngram\.py"):
         source.propose(decode.EngineParams({}, {}, ()), view, (), jnp.ones(1, jnp.int32))
 
 
