@@ -12,9 +12,10 @@ from rich.status import Status
 from rich.table import Table
 
 from jaxspec import decode, telemetry
-from jaxspec.pipeline import Pipeline, check_draft, load
+from jaxspec.pipeline import PREFERRED, Pipeline, load
 from jaxspec.run import DECODING, ENDING, PREPARING, Answer
 from jaxspec.sampling import warpers
+from jaxspec.sources import check_draft
 from jaxspec.text import Tokenizer, decode_utf8, read_prompts
 
 SAMPLING = (
@@ -101,12 +102,11 @@ class Screen:
 
     def load(self, args: argparse.Namespace) -> Pipeline:
         """The pipeline that the arguments name, with a progress bar a checkpoint."""
-        drafts = args.draft or ["lookup"]
-        for draft in drafts:
+        for draft in args.draft or ():
             check_draft(draft)
         decode.windows_for(args.lookahead)  # checked also where --no-speculation sets them aside
-        decode.check_select(args.select, drafts, args.lookahead)
-        drafts = [] if args.no_speculation else drafts
+        decode.check_select(args.select, args.draft or ["lookup", *PREFERRED], args.lookahead)
+        drafts = [] if args.no_speculation else args.draft
         columns = (TextColumn("loading {task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
         drawn = self.console.is_terminal and not self.quiet
         with Progress(*columns, console=self.console, transient=True, disable=not drawn) as bar:
@@ -126,6 +126,7 @@ class Screen:
                 dtype=args.dtype,
                 mesh=args.mesh,
                 progress=told,
+                note=lambda line: self.console.print(line, style="dim", markup=False, highlight=False),
             )
 
     def stage(self, name: str) -> None:

@@ -1,6 +1,7 @@
 """Strings in, strings out: a target, its drafts and their tokenizer behind `load(...)` and `.generate(...)`."""
 
 import dataclasses
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from typing import Any
@@ -13,12 +14,17 @@ from jax.sharding import Mesh
 from jaxspec import decode
 from jaxspec.checkpoint import gather, load_params, open_checkpoint
 from jaxspec.contracts import EngineParams, Setup
+from jaxspec.drafts.ngram import NAME, ngram
 from jaxspec.models import LanguageModel, ModelConfig, for_length, fuse, language_model, parameter_shapes
 from jaxspec.run import Answer, OnEnd, OnStage, OnText, Row, Run
 from jaxspec.sampling import warpers
 from jaxspec.sharding import make_mesh, param_shardings, replicated
+from jaxspec.sources import Made, Shelf, config_for, opened, wanted
 from jaxspec.text import Tokenizer, compare_vocabularies, from_folder, from_gguf
 from jaxspec.typing import Params
+
+PREFERRED = ("feature", "lm", "exit", "medusa")
+"""Kinds of trained drafts, best first: the first that was made for the target joins lookup where no draft is named."""
 
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
 
@@ -78,19 +84,22 @@ def _shardings(config: ModelConfig, mesh: Mesh, *, split: bool) -> dict[str, jax
 def load(
     target: str = "smollm2-135m-instruct",
     *,
-    drafts: Sequence[str] = ("lookup",),
+    drafts: Sequence[str] | None = None,
     select: str = "rule",
     lookahead: int = decode.DEFAULT_LOOKAHEAD,
     verify: str | None = None,
     dtype: str = "float32",
     mesh: str | None = None,
     progress: LoadProgress | None = None,
+    note: Callable[[str], None] | None = None,
 ) -> "Pipeline":
     """A target and its draft sources, ready to generate.
 
     Args:
         target: local folder or file, "smollm2-135m-instruct", or a hub id.
-        drafts: "lookup", "lm:NAME_OR_PATH", "exit:LAYERS"; none for plain decoding.
+        drafts: "lookup", "suffix", "jacobi[:W:N:G]", "exit:LAYERS", "lm:MODEL"; trained for this target: "ngram",
+            "medusa", "feature", "exit" and "lm", or any of these with the folder, "feature:PATH". Empty for plain
+            decoding. Where None, "lookup" and the first of `PREFERRED` that was trained for the target, if any.
         select: "rule" or "fixed:SOURCE:K".
         lookahead: drafts a round at the most.
         verify: "greedy", "coupled" or "rejection"; where None, greedy at temperature 0 and coupled above.
@@ -98,20 +107,25 @@ def load(
             equal may order differently in windows of different width; float32 is exact.
         mesh: devices by axis, "data=1,model=4": rows over data, the target over model, drafts on every device.
         progress: told (name, bytes done, bytes in all) while weights load.
+        note: told a line that a user should know; written to standard error where None.
 
     Raises:
-        ValueError: a name that is unknown, a checkpoint that is broken, drafts of another vocabulary.
+        ValueError: a name that is unknown, a checkpoint that is broken, drafts of another vocabulary or target.
     """
-    for draft in drafts:
-        check_draft(draft)
+    artifacts = {draft: opened(draft) for draft in drafts or ()}
     devices = None if mesh is None else make_mesh(mesh)
     if devices is not None and devices.size == 1:
         devices = None  # one device is no mesh
     main = load_model(target, dtype=dtype, mesh=devices, split=True, progress=progress)
-    small = [draft for draft in drafts if draft.startswith("lm:")]
+    shelf = Shelf(main.model.config, main.params, main.tokenizer, dtype=DTYPES[dtype], mesh=devices)
+    names = ("lookup", *shelf.best(PREFERRED)) if drafts is None else tuple(drafts)
+    made = {draft: shelf.take(draft, artifacts.get(draft)) for draft in names if wanted(draft) is not None}
+    small = [draft for draft in names if draft.startswith("lm:") and draft not in made]
     models = {d: load_model(d.removeprefix("lm:"), dtype=dtype, mesh=devices, progress=progress) for d in small}
-    pipeline = Pipeline(main, tuple(drafts), models, select, lookahead, verify, dtype, devices)
+    pipeline = Pipeline(main, names, models, select, lookahead, verify, dtype, devices, made)
     pipeline.setup(sampled=False, logprobs=False)  # refuses bad names now
+    for line in pipeline.notes():
+        (note or (lambda line: sys.stderr.write(f"{line}\n")))(line)
     return pipeline
 
 
@@ -122,13 +136,6 @@ def model_for(model: LanguageModel, length: int) -> LanguageModel:
     """
     longrope = model.config.rope_scaling.kind == "longrope"
     return language_model(for_length(model.config, length)) if longrope else model
-
-
-def check_draft(draft: str) -> None:
-    """Refuse a source that no name stands for, before anything is loaded."""
-    kind, _, rest = draft.partition(":")
-    if not (draft == "lookup" or (kind == "lm" and rest) or (kind == "exit" and rest.isdecimal())):
-        raise ValueError(f"draft source {draft!r} is unknown; choose among lookup, lm:NAME_OR_PATH and exit:LAYERS")
 
 
 class Pipeline:
@@ -144,22 +151,22 @@ class Pipeline:
         verify: str | None,
         dtype: str,
         mesh: Mesh | None = None,
+        made: Mapping[str, Made] | None = None,
     ):
         self.target, self.drafts, self.models, self.mesh = target, drafts, dict(models), mesh
+        self.made = dict(made or {})
         self.select, self.lookahead, self.verify, self.dtype = select, lookahead, verify, DTYPES[dtype]
         vocabulary = target.tokenizer.vocabulary()
         self.vocab_size = min(len(vocabulary), target.model.config.vocab_size)
         self._shared = {d: compare_vocabularies(vocabulary, m.tokenizer.vocabulary()) for d, m in models.items()}
         drafted = {name: loaded.params for name, loaded in models.items()}
+        drafted |= {NAME if each.config is None else name: each.params for name, each in self.made.items()}
         self.params = EngineParams(target.params, drafted, ())
 
     def setup(self, *, sampled: bool, logprobs: bool, length: int = 1) -> Setup:
         """The static engine for greedy or sampled rows of at most `length` tokens, prompt and output together."""
         verify = self.verify or ("coupled" if sampled else "greedy")
-        drafts = [
-            (d, model_for(self.models[d].model, length), self._shared[d]) if d in self.models else d
-            for d in self.drafts
-        ]
+        drafts = [self._source(draft, length) for draft in self.drafts]
         return decode.make_setup(
             model_for(self.target.model, length),
             drafts=drafts,
@@ -170,6 +177,26 @@ class Pipeline:
             logprobs=logprobs,
             mesh=self.mesh,
         )
+
+    def _source(self, draft: str, length: int) -> Any:
+        """A source as `make_setup` takes it."""
+        if draft in self.models:
+            return draft, model_for(self.models[draft].model, length), self._shared[draft]
+        if draft not in self.made:
+            return draft
+        config = self.made[draft].config
+        if config is None:
+            return ngram(lookahead=self.lookahead)._replace(name=draft)
+        return draft, config_for(config, length)
+
+    def notes(self) -> list[str]:
+        """What a user should know of the sources that were asked for."""
+        heads = {d: each.config.heads for d, each in self.made.items() if each.config and each.config.kind == "medusa"}
+        return [
+            f"{draft} has {count} heads, so it drafts {count} tokens a round at the most, not {self.lookahead}"
+            for draft, count in heads.items()
+            if count < self.lookahead
+        ]
 
     def encode(self, prompt: str | Messages, *, chat: bool) -> list[int]:
         """Token ids of a prompt: of its chat where `chat` (a string is the user's turn) or where it is messages."""

@@ -24,7 +24,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--prompts", required=True, metavar="FILE", help=".jsonl with prompt, category and id; or .txt")
     p.add_argument("--target", default="smollm2-135m-instruct", help="folder, file, hub id (default: %(default)s)")
-    p.add_argument("--draft", action="append", metavar="SOURCE", help="lookup, lm:NAME_OR_PATH, exit:K; repeatable")
+    p.add_argument("--draft", action="append", metavar="SOURCE", help="as in generate.py, where the default is said")
     p.add_argument("--modes", nargs="+", default=["rule", "fixed:none"], help="rule, fixed:SOURCE:K, fixed:none")
     p.add_argument("--per-category", type=int, metavar="N", help="prompts of each category (default: all)")
     p.add_argument("--max-new-tokens", type=int, default=96, metavar="M", help="(default: %(default)s)")
@@ -41,7 +41,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def options(args: argparse.Namespace) -> Options:
     """The command line as the library takes it."""
-    given = vars(args) | {"modes": tuple(dict.fromkeys(args.modes)), "drafts": tuple(args.draft or ["lookup"])}
+    drafts = None if args.draft is None else tuple(args.draft)
+    given = vars(args) | {"modes": tuple(dict.fromkeys(args.modes)), "drafts": drafts}
     del given["draft"]
     return Options(**given)
 

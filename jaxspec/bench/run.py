@@ -15,7 +15,8 @@ from jaxspec.bench.provenance import load as machine_load
 from jaxspec.bench.provenance import provenance
 from jaxspec.contracts import Setup
 from jaxspec.decode import DEFAULT_LOOKAHEAD
-from jaxspec.pipeline import Pipeline, check_draft, load
+from jaxspec.pipeline import PREFERRED, Pipeline, load
+from jaxspec.sources import check_draft
 
 PEERS = ("transformers",)
 
@@ -34,7 +35,7 @@ class Options:
 
     prompts: str
     target: str = "smollm2-135m-instruct"
-    drafts: tuple[str, ...] = ("lookup",)
+    drafts: tuple[str, ...] | None = None  # as in `jaxspec.load`
     modes: tuple[str, ...] = ("rule", "fixed:none")
     per_category: int | None = None  # prompts of each category; all where None
     max_new_tokens: int = 96
@@ -64,6 +65,7 @@ def bench(options: Options, *, told: Told | None = None) -> dict[str, Any]:
         dtype=options.dtype,
         progress=None if told is None else lambda name, done, total: told(f"loading {name}", done, total),
     )
+    options = dataclasses.replace(options, drafts=pipeline.drafts)
     prompts = [pipeline.encode(case.prompt, chat=True) for case in cases]
     made = who.setups(pipeline, options.modes, sampled=options.temperature > 0)
     capacity = who.shared_capacity(made, prompts, options.max_new_tokens)
@@ -96,9 +98,9 @@ def contenders(options: Options, pipeline: Pipeline, made: dict[str, Setup], cap
 
 def check(options: Options) -> list[Case]:
     """Refuse whatever can be refused before a weight is loaded; the run's prompts."""
-    for draft in options.drafts:
+    for draft in options.drafts or ():
         check_draft(draft)
-    who.check_modes(options.modes, options.drafts)
+    who.check_modes(options.modes, ("lookup", *PREFERRED) if options.drafts is None else options.drafts)
     if options.repeats < 1:
         raise ValueError(f"repeats is {options.repeats}; it must be 1 or more")
     if options.max_new_tokens < 1:

@@ -26,14 +26,18 @@ def fingerprint(config: ModelConfig, params: Mapping[str, jax.Array | np.ndarray
         params: of the model, [out, in] matrices by their names without "model."; or the lazy tensors of a checkpoint,
             of which one at a time is read.
     """
-    apart: Mapping[str, Any] = unfuse(config, params)[1] if config.fused else params  # type: ignore[arg-type]
+    found: dict[str, bytes] = {}
+    for name, tensor in params.items():
+        leaf = tensor.read() if isinstance(tensor, LazyTensor) else tensor
+        parts = unfuse(config, {name: leaf})[1]  # one matrix at a time is held twice
+        found |= {part: _sample(part, each) for part, each in parts.items()}
     digest = hashlib.sha256()
-    for name in sorted(apart):
-        leaf = apart[name].read() if isinstance(apart[name], LazyTensor) else apart[name]
-        step = max(1, leaf.size // SAMPLES)
-        digest.update(f"{name} {tuple(leaf.shape)}\n".encode())
-        places = np.arange(0, leaf.size, step)[:SAMPLES]
-        flat = np.unravel_index(places, leaf.shape)
-        sample = np.asarray(jax.device_get(leaf[flat])).astype(jnp.bfloat16)
-        digest.update(sample.tobytes())
+    for name in sorted(found):
+        digest.update(found[name])
     return digest.hexdigest()
+
+
+def _sample(name: str, leaf: Any) -> bytes:
+    places = np.arange(0, leaf.size, max(1, leaf.size // SAMPLES))[:SAMPLES]
+    sample = np.asarray(jax.device_get(leaf[np.unravel_index(places, leaf.shape)])).astype(jnp.bfloat16)
+    return f"{name} {tuple(leaf.shape)}\n".encode() + sample.tobytes()

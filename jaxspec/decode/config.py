@@ -9,8 +9,10 @@ from jax.sharding import Mesh
 from jaxspec.buckets import PREFILL, WINDOWS
 from jaxspec.contracts import FREE, MODEL, DraftSource, Selector, Setup
 from jaxspec.drafts import early_exit, feature, jacobi, lm, lookup, medusa, none
+from jaxspec.drafts.ngram import ngram
+from jaxspec.drafts.suffix import suffix
 from jaxspec.models.api import LanguageModel
-from jaxspec.models.heads import DraftConfig, small_model
+from jaxspec.models.heads import KINDS, DraftConfig, small_model
 from jaxspec.models.tapped import layers_of
 from jaxspec.select import fixed, rule
 from jaxspec.verify import verifier
@@ -37,7 +39,8 @@ def make_setup(
 
     Args:
         target: a bound model (`jaxspec.models.bind`), or anyone's `LanguageModel`.
-        drafts: sources besides "none", each "lookup", "jacobi" or "jacobi:W:N:G" (`jaxspec.drafts.jacobi`), "exit:K",
+        drafts: sources besides "none", each "lookup", "suffix", "ngram" (its table is `EngineParams.drafts["ngram"]`,
+            from `jaxspec.drafts.ngram.load_ngram`), "jacobi" or "jacobi:W:N:G" (`jaxspec.drafts.jacobi`), "exit:K",
             (NAME, LanguageModel) for a model draft whose parameters are `EngineParams.drafts[NAME]` (a third entry
             counts the ids that it shares with the target), (NAME, DraftConfig) for a draft trained for this target
             (`jaxspec.checkpoint.open_draft`, `attach`), or a `DraftSource` of your own.
@@ -128,15 +131,24 @@ def _source(
         shared = min(vocab, draft[2] if len(draft) == 3 else draft[1].config.vocab_size)
         return lm(draft[0], draft[1], vocab_size=shared, **sizes)
     kind, _, rest = draft.partition(":")
-    if draft == "lookup":
-        return lookup(lookahead=lookahead)
+    free = {"lookup": lookup, "suffix": suffix, "ngram": ngram}
+    if draft in free:
+        return free[draft](lookahead=lookahead)
     if kind == "jacobi":
         return _jacobi(draft, rest, lookahead)
     if kind == "exit" and rest.isdecimal():
         return early_exit(target, int(rest), vocab_size=vocab, taps=taps, **sizes)
-    if kind == "lm":
+    if kind == "lm" and rest:
         raise ValueError(f"draft source {draft!r} is a name without a model; give ({draft!r}, LanguageModel)")
-    raise ValueError(f"draft source {draft!r} is unknown; choose among lookup, jacobi, lm:NAME_OR_PATH and exit:LAYERS")
+    if draft in KINDS:
+        raise ValueError(
+            f"draft source {draft!r} is a name without a trained draft; give ({draft!r}, DraftConfig), "
+            "which jaxspec.checkpoint.open_draft reads"
+        )
+    raise ValueError(
+        f"draft source {draft!r} is unknown; choose among lookup, suffix, ngram, jacobi, exit:LAYERS, "
+        "(NAME, LanguageModel) and (NAME, DraftConfig)"
+    )
 
 
 def _jacobi(draft: str, rest: str, lookahead: int) -> DraftSource:

@@ -1,12 +1,12 @@
 """How a model draft turns its logits into drafted tokens, one depth at a time, shared by every such source."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxspec.contracts import Proposal, View
+from jaxspec.contracts import EngineParams, Proposal, View
 from jaxspec.drafts.none import empty_proposal
 from jaxspec.sampling import Purpose, argmax, gumbel, pick, warp
 from jaxspec.typing import RowMask, Rows
@@ -17,6 +17,17 @@ class Drawing(NamedTuple):
 
     proposal: Proposal
     alive: RowMask
+
+
+def own_params(params: EngineParams, name: str) -> Any:
+    """A model draft's own parameters.
+
+    Raises:
+        ValueError: there are none.
+    """
+    if name not in params.drafts:
+        raise ValueError(f"draft {name!r} has no parameters; give them in EngineParams.drafts[{name!r}]")
+    return params.drafts[name]
 
 
 def begin(view: View, lookahead: Rows, *, depth: int, vocab: int | None) -> Drawing:

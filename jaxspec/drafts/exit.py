@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.contracts import MODEL, DraftSource, EngineParams, Features, Proposal, Reuse, View
-from jaxspec.drafts.draw import Drawing, begin, draw
+from jaxspec.drafts.draw import Drawing, begin, draw, own_params
 from jaxspec.models.api import LanguageModel
 from jaxspec.models.heads import DraftConfig, bind_head, draft_logits, spread
 from jaxspec.models.tapped import layers_of, tapped
@@ -160,6 +160,6 @@ def _propose(exit_: Exit, params: EngineParams, view: View, state: PyTree, looka
 def _said(exit_: Exit, params: EngineParams, hidden: jax.Array) -> jax.Array:
     """Logits [B, T, V] of the trained head."""
     assert exit_.head is not None
-    own = params.drafts[exit_.name]
+    own = own_params(params, exit_.name)
     x = bind_head(exit_.head)(own)(hidden.transpose(2, 0, 1))
     return spread(draft_logits(exit_.head, own, x), own["output.inverse"])

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float
 from jaxspec.buckets import bucket_index
 from jaxspec.cache import Cache, LayerCache, Window, commit, for_reading, init_cache, visible
 from jaxspec.contracts import MODEL, DraftSource, EngineParams, Features, Proposal, Verdict, View
-from jaxspec.drafts.draw import begin, draw
+from jaxspec.drafts.draw import begin, draw, own_params
 from jaxspec.models.heads import DraftConfig, bind_head, draft_logits, spread
 from jaxspec.models.layers import rope_tables
 from jaxspec.models.rope import frequencies
@@ -84,7 +84,7 @@ def feature(
     def init(rows: int, capacity: int, dtype: DTypeLike) -> FeatureState:
         sizes = {"kv_heads": body.num_kv_heads, "head_dim": body.head_dim}
         cache = init_cache(rows, capacity + CATCH_UP, **sizes, windows=(None,), headroom=CATCH_UP, dtype=dtype)
-        store = jnp.zeros((rows, capacity + room, len(config.taps) * body.hidden_size), dtype)
+        store = jnp.zeros((rows, capacity + room, len(config.taps) * config.feature_size), dtype)
         return FeatureState(cache, store, jnp.zeros(rows, jnp.int32))
 
     return DraftSource(
@@ -138,7 +138,7 @@ def _layer(
     logits: bool,
 ) -> _Pass:
     """The layer over pairs at `positions`, whose second tokens are `tokens`, all [B, T]."""
-    config, own = head.config, params.drafts[head.name]
+    config, own = head.config, own_params(params, head.name)
     body, module = config.body, bind_head(config)(own)
     embedded = jnp.take(own["embed_tokens.weight"], tokens, axis=0, mode="clip").transpose(2, 0, 1)
     if body.embed_scale != 1.0:
@@ -156,7 +156,7 @@ def _layer(
 
 def _pairs(head: Head, params: EngineParams, view: View, state: FeatureState, width: int, *, logits: bool) -> _Pass:
     """The `width` pairs after those in the cache; those that do not exist yet are padding nobody reads."""
-    own = params.drafts[head.name]
+    own = own_params(params, head.name)
     at = state.cache.length[:, None] + jnp.arange(width, dtype=jnp.int32)[None, :]
     tokens = jnp.take_along_axis(view.tokens, jnp.minimum(at + 1, view.tokens.shape[1] - 1), axis=1)
     rows = [jax.lax.dynamic_slice_in_dim(state.features[r], state.cache.length[r], width) for r in range(len(at))]
@@ -192,7 +192,7 @@ def _catch_up(
 def _propose(
     head: Head, params: EngineParams, view: View, state: FeatureState, lookahead: Rows
 ) -> tuple[Proposal, Scratch]:
-    own = params.drafts[head.name]
+    own = own_params(params, head.name)
     # A row of one token has no pair yet: it drafts nothing.
     lookahead = jnp.where(view.length >= 2, lookahead, 0)
     first = jnp.clip(view.length - 1 - state.cache.length, 1, FIRST[-1])

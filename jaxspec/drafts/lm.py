@@ -17,7 +17,7 @@ from jax.typing import DTypeLike
 
 from jaxspec.buckets import bucket_index
 from jaxspec.contracts import MODEL, DraftSource, EngineParams, Proposal, Verdict, View
-from jaxspec.drafts.draw import Drawing, begin, draw
+from jaxspec.drafts.draw import Drawing, begin, draw, own_params
 from jaxspec.models.api import LanguageModel, Output
 from jaxspec.models.windows import in_branch, pad, place, token_axes
 from jaxspec.tree import ancestors, chain
@@ -129,9 +129,7 @@ def _pass(draft: Draft, params: EngineParams, view: View, state: LMState, width:
     at = state.length[:, None] + jnp.arange(width, dtype=jnp.int32)[None, :]
     tokens = jnp.take_along_axis(view.tokens, jnp.minimum(at, view.tokens.shape[1] - 1), axis=1)
     mask = jnp.broadcast_to(ancestors(chain(width))[None], (len(at), width, width))
-    if draft.name not in params.drafts:
-        raise ValueError(f"draft {draft.name!r} has no parameters; give them in EngineParams.drafts[{draft.name!r}]")
-    return draft.model.forward(params.drafts[draft.name], tokens, at, mask, state.cache, logits=logits)
+    return draft.model.forward(own_params(params, draft.name), tokens, at, mask, state.cache, logits=logits)
 
 
 def _propose(

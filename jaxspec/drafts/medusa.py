@@ -17,7 +17,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from jaxspec.contracts import MODEL, DraftSource, EngineParams, Proposal, View
-from jaxspec.drafts.draw import Drawing, begin, draw
+from jaxspec.drafts.draw import Drawing, begin, draw, own_params
 from jaxspec.models.heads import DraftConfig, bind_head, draft_logits, spread
 from jaxspec.typing import PyTree, Rows
 
@@ -98,7 +98,7 @@ def _absorb(state: Float[Array, "B D"], hidden: Float[Array, "B T D"], count: Ro
 def _propose(
     heads: Heads, params: EngineParams, view: View, state: PyTree, lookahead: Rows
 ) -> tuple[Proposal, Scratch]:
-    config, own = heads.config, params.drafts[heads.name]
+    config, own = heads.config, own_params(params, heads.name)
     hidden = state.astype(own["norm.weight"].dtype).T[:, :, None]
     vectors = bind_head(config)(own)(hidden)
     if config.own_output:

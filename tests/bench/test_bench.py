@@ -314,7 +314,7 @@ def test_known_modes_pass(mode):
         ({"repeats": 0}, "repeats is 0; it must be 1 or more"),
         ({"max_new_tokens": 0}, "max_new_tokens is 0; it must be 1 or more"),
         ({"per_category": 0}, "per_category is 0; it must be 1 or more"),
-        ({"drafts": ("ngram",)}, "draft source 'ngram' is unknown"),
+        ({"drafts": ("oracle",)}, "draft source 'oracle' is unknown"),
         ({"json": "/no/such/folder/out.json"}, "its folder does not exist"),
         ({"json": "/"}, "it is a folder; give a file's name"),
         ({"prompts": "/no/such/file.jsonl"}, "cannot read /no/such/file.jsonl"),

@@ -36,7 +36,8 @@ def refused(message, function, *args, **options):
 
 
 SETUPS = {
-    "an unknown source": ({"drafts": ("ngram",)}, "draft source 'ngram' is unknown; choose among lookup"),
+    "an unknown source": ({"drafts": ("oracle",)}, "draft source 'oracle' is unknown; choose among lookup"),
+    "a kind without a trained draft": ({"drafts": ("medusa",)}, "'medusa' is a name without a trained draft; give"),
     "a layer count that is none": ({"drafts": ("exit:x",)}, "draft source 'exit:x' is unknown"),
     "a model by name alone": ({"drafts": ("lm:small",)}, "'lm:small' is a name without a model; give"),
     "a source twice": ({"drafts": ("lookup", "lookup")}, "have a name twice; give each source once"),

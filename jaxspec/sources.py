@@ -1,0 +1,203 @@
+"""What the names of draft sources stand for: trained drafts and tables, found by the weights of their target."""
+
+import dataclasses
+import functools
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import Mesh
+from jax.typing import DTypeLike
+
+from jaxspec.checkpoint import Artifact, attach, fingerprint, open_draft
+from jaxspec.drafts.ngram import load_ngram, read_record, vocabulary_digest
+from jaxspec.models import ModelConfig, for_length, fuse
+from jaxspec.models.heads import KINDS, DraftConfig
+from jaxspec.sharding import replicated
+from jaxspec.text import Tokenizer
+from jaxspec.typing import Params, PyTree
+
+RECORD = "draft.json"
+TABLE = "ngram"
+SHELF = Path(__file__).resolve().parent.parent / "checkpoints"
+"""Where artifacts are looked for, as */KIND, after the folder that JAXSPEC_ARTIFACTS names."""
+
+NAMES = (
+    "lookup, suffix, ngram[:PATH], medusa[:PATH], feature[:PATH], exit[:LAYERS or PATH], lm[:MODEL or PATH] "
+    "and jacobi[:W:N:G]"
+)
+
+
+class Wanted(NamedTuple):
+    """An artifact that a name asks for."""
+
+    kind: str
+    folder: Path | None  # None: the one that was made for the target
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """An artifact in memory."""
+
+    config: DraftConfig | None  # None for a table
+    params: PyTree
+
+
+def wanted(draft: str) -> Wanted | None:
+    """The artifact that a name stands for; None for a source that needs none.
+
+    exit:8 is the target's own first layers, exit:FOLDER a trained one; lm:NAME is a model unless NAME is a folder that
+    holds a trained draft.
+    """
+    kind, colon, rest = draft.partition(":")
+    if kind not in (*KINDS, TABLE) or (kind == "exit" and rest.isdecimal()):
+        return None
+    if kind == "lm" and colon and not (Path(rest) / RECORD).is_file():
+        return None
+    return Wanted(kind, Path(rest) if colon else None)
+
+
+def check_draft(draft: str) -> None:
+    """Refuse a source that no name stands for, or whose artifact nobody made, before anything is loaded.
+
+    Raises:
+        ValueError: in a sentence with the names that there are, or the command that makes the artifact.
+    """
+    kind, colon, rest = draft.partition(":")
+    plain = kind in ("lookup", "suffix", "jacobi") and not colon
+    if not (plain or re.fullmatch(r"jacobi:\d+:\d+:\d+", draft) or (kind in (*KINDS, TABLE) and (rest or not colon))):
+        raise ValueError(f"draft source {draft!r} is unknown; choose among {NAMES}")
+    asked = wanted(draft)
+    if asked is None:
+        return
+    if asked.folder is None:
+        if next(shelved(asked.kind), None) is None:
+            raise missing(asked.kind)
+    elif not (asked.folder / RECORD).is_file():
+        raise ValueError(f"{draft!r}: {asked.folder} has no {RECORD}; {_make(asked.kind, str(asked.folder))}")
+    elif (found := _kind(_record(asked.folder))) not in (None, asked.kind):
+        raise ValueError(f"{draft!r}: {asked.folder} holds a draft of kind {found}; give it as {found}:PATH")
+
+
+def shelved(kind: str) -> Iterator[Path]:
+    """Folders of artifacts of a kind, of any target."""
+    own = os.environ.get("JAXSPEC_ARTIFACTS")
+    for shelf in ([Path(own).expanduser()] if own else []) + [SHELF]:
+        for file in sorted(shelf.glob(f"*/{kind}/{RECORD}")):
+            if _kind(_record(file.parent)) == kind:
+                yield file.parent
+
+
+def missing(kind: str) -> ValueError:
+    """The error for an artifact that was not made for this target."""
+    where = " or ".join(["checkpoints", *(["$JAXSPEC_ARTIFACTS"] if os.environ.get("JAXSPEC_ARTIFACTS") else [])])
+    about = "n-gram table" if kind == TABLE else f"trained {kind} draft"
+    return ValueError(f"draft source {kind!r}: there is no {about} of this target in {where}; {_make(kind, '')}")
+
+
+def _make(kind: str, folder: str) -> str:
+    out = folder or f"checkpoints/NAME/{kind}"
+    if kind == TABLE:
+        command = f"make one with scripts/build_ngram.py --target TARGET --corpus FILE --out {out}"
+        return f"{command}, or give its folder as {kind}:PATH"
+    return (
+        f"train one with scripts/train_draft.py --kind {kind} --target TARGET --corpus DIR --out {out}, "
+        f"or give its folder as {kind}:PATH"
+    )
+
+
+def _record(folder: Path) -> dict[str, Any]:
+    """What a folder's record says; nothing where it cannot be read, which opening it explains."""
+    try:
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _kind(record: dict[str, Any]) -> str | None:
+    config = record.get("config")
+    return record.get("kind", config.get("kind") if isinstance(config, dict) else None)
+
+
+def opened(draft: str) -> Artifact | None:
+    """The trained draft in the folder that a name gives; None where it gives none. A table is only looked at."""
+    check_draft(draft)
+    asked = wanted(draft)
+    if asked is None or asked.folder is None:
+        return None
+    if asked.kind == TABLE:
+        read_record(asked.folder)
+        return None
+    return open_draft(asked.folder)
+
+
+class Shelf:
+    """The artifacts of one target. Its fingerprint is computed when something is looked for by it."""
+
+    def __init__(
+        self, config: ModelConfig, params: Params, tokenizer: Tokenizer, *, dtype: DTypeLike, mesh: Mesh | None
+    ):
+        self.config, self.params, self.tokenizer, self.dtype, self.mesh = config, params, tokenizer, dtype, mesh
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Of the target's weights."""
+        return fingerprint(self.config, self.params)
+
+    def find(self, kind: str) -> Path | None:
+        """The folder of the artifact of this target; None where there is none."""
+        for folder in shelved(kind):
+            record = _record(folder)
+            if kind == TABLE and record.get("vocabulary") == vocabulary_digest(self.tokenizer):
+                return folder
+            if kind != TABLE and self._fits(record) and record.get("target") == self.fingerprint:
+                return folder
+        return None
+
+    def _fits(self, record: dict[str, Any]) -> bool:
+        """Whether the record's sizes are the target's: only then its weights are looked at."""
+        body = record["config"].get("body", {})
+        sizes = (body.get("hidden_size"), body.get("vocab_size")) if isinstance(body, dict) else ()
+        return sizes == (self.config.hidden_size, self.config.vocab_size)
+
+    def best(self, kinds: Sequence[str]) -> tuple[str, ...]:
+        """The first of the kinds that was made for this target, if any."""
+        return next(((kind,) for kind in kinds if self.find(kind) is not None), ())
+
+    def take(self, draft: str, artifact: Artifact | None = None) -> Made:
+        """What a name stands for, in memory, with what it shares with the target.
+
+        Args:
+            artifact: from `opened`.
+
+        Raises:
+            ValueError: no artifact of this target, or one of another.
+        """
+        asked = wanted(draft)
+        assert asked is not None
+        folder = asked.folder or self.find(asked.kind)
+        if folder is None:
+            raise missing(asked.kind)
+        if asked.kind == TABLE:
+            return Made(None, self._placed(load_ngram(folder, self.tokenizer)))
+        artifact = artifact or open_draft(folder)
+        params = attach(artifact, self.config, self.params, self.fingerprint, dtype=self.dtype)
+        config = artifact.config
+        if config.kind == "lm" and self.mesh is None and not config.body.fused:
+            body, params = fuse(config.body, params)
+            config = dataclasses.replace(config, body=body)
+        return Made(config, self._placed(params))
+
+    def _placed(self, params: PyTree) -> PyTree:
+        return params if self.mesh is None else jax.device_put(params, replicated(params, self.mesh))
+
+
+def config_for(config: DraftConfig, length: int) -> DraftConfig:
+    """A trained draft for rows of `length` tokens; only longrope ones differ (`jaxspec.pipeline.model_for`)."""
+    longrope = config.body.rope_scaling.kind == "longrope"
+    return dataclasses.replace(config, body=for_length(config.body, length)) if longrope else config
