@@ -164,7 +164,7 @@ class FeatureLayer(nnx.Module):
             self.hidden_norm = RMSNorm(size, c, dtype=dtype)
             self.input_layernorm = RMSNorm(size, c, dtype=dtype)
 
-    def fuse(self, features: list[Float[Array, "D B T"]]) -> Float[Array, "D B T"]:
+    def fuse(self, features: list[Float[Array, "X B T"]]) -> Float[Array, "D B T"]:
         """The target's features as the layer reads them."""
         return self.fc(jnp.concatenate(features)) if self.eagle3 else self.norm(features[0])
 
