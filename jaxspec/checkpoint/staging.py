@@ -53,11 +53,18 @@ def _in_use(destination: Path) -> bool:
 
 def unwritable(destination: Path, error: Exception) -> CheckpointError:
     """The error for a destination that cannot be written to the end."""
-    code = re.search(r"os_error_code='(\d+)'", str(error))  # TensorStore's way to tell
-    reason = os.strerror(int(code[1])) if code else getattr(error, "strerror", None) or str(error).splitlines()[0][:300]
     return CheckpointError(
-        f"{destination}: cannot be written ({reason}), nothing was left there; free space or choose another place"
+        f"{destination}: cannot be written ({reason(error)}), nothing was left there; "
+        "free space or choose another place"
     )
+
+
+def reason(error: BaseException) -> str:
+    """Why writing failed, in the system's words where it was the system's error."""
+    code = re.search(r"os_error_code='(\d+)'", str(error))  # TensorStore's way to tell
+    if code:
+        return os.strerror(int(code[1]))
+    return getattr(error, "strerror", None) or (str(error).splitlines() or [type(error).__name__])[0][:300]
 
 
 def _move(staged: Path, destination: Path, *, replace: bool) -> None:

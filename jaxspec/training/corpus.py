@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,7 @@ def generate_corpus(
         ValueError: a folder with shards of other prompts or settings (the first difference is named).
     """
     folder = Path(out)
-    _claim(folder, dataclasses.asdict(how) | {"prompts": _digest(prompts), "count": len(prompts)})
+    claim(folder, dataclasses.asdict(how) | {"prompts": _digest(prompts), "count": len(prompts)})
     order = np.random.default_rng(how.seed).permutation(len(prompts))
     parts = [order[start : start + how.shard] for start in range(0, len(order), how.shard)]
     verify = "coupled" if how.temperature > 0 else "greedy"
@@ -103,7 +104,7 @@ def generate_corpus(
             answered += [p + a for p, a in zip(batch, fresh, strict=True)]
             done, made = done + len(batch), made + sum(map(len, fresh))
             told(done, len(prompts), made)
-        _write(file, answered, [len(prompts[i]) for i in part], part)
+        write_shard(file, answered, [len(prompts[i]) for i in part], part)
     return files
 
 
@@ -133,27 +134,39 @@ def read_shard(file: str | Path) -> Shard:
         ValueError: a file that is missing, truncated or no shard.
     """
     try:
-        with np.load(file, allow_pickle=False) as stored:
+        with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as stored:
             shard = Shard(**{field.name: stored[field.name] for field in dataclasses.fields(Shard)})
-    except (OSError, ValueError, KeyError, EOFError) as error:
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{file} is no whole shard of a corpus ({error}); delete it and generate again") from None
     if shard.lengths.sum() != len(shard.tokens) or np.any(shard.prompts > shard.lengths):
         raise ValueError(f"{file} is no whole shard of a corpus (its lengths do not add up); delete it")
     return shard
 
 
-def _write(file: Path, rows: list[list[int]], prompts: list[int], index: list[int]) -> None:
+def write_shard(file: Path, rows: list[list[int]], prompts: list[int], index: list[int]) -> None:
+    """A shard of these rows, whole or not at all.
+
+    Args:
+        prompts: tokens of each row's prompt.
+        index: which prompt of the file each row answers.
+    """
     lengths = np.asarray([len(row) for row in rows], np.int32)
     tokens = np.concatenate([np.asarray(row, np.int32) for row in rows])
     beside = file.with_suffix(".part")
     with open(beside, "wb") as stream:
-        np.savez(stream, tokens=tokens, lengths=lengths, prompts=np.int32(prompts), index=np.int32(index))
+        np.savez(
+            stream,
+            tokens=tokens,
+            lengths=lengths,
+            prompts=np.asarray(prompts, np.int32),
+            index=np.asarray(index, np.int32),
+        )
         stream.flush()
         os.fsync(stream.fileno())
     beside.replace(file)
 
 
-def _claim(folder: Path, settings: dict[str, Any]) -> None:
+def claim(folder: Path, settings: dict[str, Any]) -> None:
     """Write the settings, or compare them with those that the folder was begun with."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / SETTINGS

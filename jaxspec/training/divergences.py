@@ -11,6 +11,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 TINY = 1e-8
+"""Least mass of a tail: a sum of float32 probabilities is not known better."""
+
+FLOOR = 1e-30
+"""Under every probability's logarithm; a known token that the draft thinks hopeless still has a slope above it."""
 
 Laws = Float[Array, "*N O"]
 
@@ -62,29 +66,43 @@ def coarse_laws(
     inverse: Int[Array, "V"],
     *,
     temperature: float = 1.0,
+    sayable: bool = True,
 ) -> tuple[Float[Array, "*N O"], Float[Array, "*N O"]]:
     """p and q over (the K tokens, the tail), O = K + 1.
-
-    A token that the draft cannot say counts for neither: p is taken given that it says something that the draft can,
-    which is what the draft should learn.
 
     Args:
         ids, log_p: the target's K likeliest tokens and their log-probabilities.
         logits: the draft's, over its own Q tokens.
         inverse: place of every token of the target among the draft's; Q where it has none.
-        temperature: both laws are taken at this temperature; p's tail is then treated as one token.
+        temperature: both laws are taken at this temperature. What p's tail becomes depends on how it lies among its
+            tokens, which was not kept: as q's does, so that a draft that equals the target is at distance 0.
+        sayable: p given that the target says something that the draft can, which is what the draft should learn; where
+            False p itself, of which the draft misses what it cannot say.
     """
-    size = logits.shape[-1]
     at = jnp.take(inverse, ids, mode="clip")
-    known = at < size
+    known = at < logits.shape[-1]
     log_p = log_p.astype(jnp.float32)
-    tail = jnp.log(jnp.maximum(1.0 - jnp.sum(jnp.exp(log_p), -1, keepdims=True), TINY))
-    outcomes = jnp.concatenate([jnp.where(known, log_p, -jnp.inf), tail], -1) / temperature
-    p = jax.nn.softmax(outcomes, axis=-1)
-    logits = logits / temperature
-    said = jnp.take_along_axis(logits, jnp.minimum(at, size - 1), axis=-1)
-    q = jnp.where(known, jnp.exp(said - jax.nn.logsumexp(logits, axis=-1, keepdims=True)), 0.0)
-    return p, jnp.concatenate([q, jnp.maximum(1.0 - jnp.sum(q, -1, keepdims=True), 0.0)], -1)
+    tail = jnp.log(_rest(jnp.exp(log_p)))
+    q, log_sum = _said(logits / temperature, at, known)
+    if temperature != 1:
+        plain, plain_sum = _said(logits, at, known)
+        spread = log_sum + jnp.log(q[..., -1:]) - (plain_sum + jnp.log(plain[..., -1:])) / temperature
+        tail = tail / temperature + jax.lax.stop_gradient(spread)
+    outcomes = jnp.where(known, log_p, -jnp.inf) if sayable else log_p
+    return jax.nn.softmax(jnp.concatenate([outcomes / temperature, tail], -1), axis=-1), q
+
+
+def _said(logits: jax.Array, at: jax.Array, known: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """q over (the tokens at `at`, the rest), and the logarithm of the sum that it is divided by."""
+    log_sum = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+    said = jnp.take_along_axis(logits, jnp.minimum(at, logits.shape[-1] - 1), axis=-1)
+    q = jnp.where(known, jnp.exp(said - log_sum), 0.0)
+    return jnp.concatenate([q, _rest(q)], -1), log_sum
+
+
+def _rest(law: jax.Array) -> jax.Array:
+    """What probabilities leave, at least TINY."""
+    return jnp.maximum(1.0 - jnp.sum(law, -1, keepdims=True), TINY)
 
 
 def cross_entropy(
@@ -98,4 +116,4 @@ def cross_entropy(
 
 
 def _log(law: jax.Array) -> jax.Array:
-    return jnp.log(jnp.maximum(law, TINY))
+    return jnp.log(jnp.maximum(law, FLOOR))

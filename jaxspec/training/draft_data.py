@@ -77,12 +77,26 @@ class Sampler:
 
 
 def split_parts(parts: tuple[Part, ...], held: int) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
-    """(what to train on, the last `held` documents of the last part): no document is in both."""
-    last = parts[-1]
-    cut = len(last.starts) - 1 - held
-    if cut < 1:
-        raise ValueError(f"{held} documents cannot be held out of the last part's {len(last.starts) - 1}; give fewer")
-    return (*parts[:-1], _documents(last, 0, cut)), (_documents(last, cut, cut + held),)
+    """(what to train on, the last `held` documents): no document is in both.
+
+    documents 5 2, held 3   ->   4 | 1 2
+
+    Raises:
+        ValueError: no document would be left to train on.
+    """
+    total = sum(len(part.starts) - 1 for part in parts)
+    if not 0 < held < total:
+        raise ValueError(f"{held} documents cannot be held out of {total}; give a corpus of at least 4 documents")
+    kept, last = list(parts), []
+    while held:
+        part = kept.pop()
+        count = len(part.starts) - 1
+        taken = min(held, count)
+        last.insert(0, _documents(part, count - taken, count))
+        if taken < count:
+            kept.append(_documents(part, 0, count - taken))
+        held -= taken
+    return tuple(kept), tuple(last)
 
 
 def _documents(part: Part, start: int, stop: int) -> Part:
@@ -95,13 +109,16 @@ def _documents(part: Part, start: int, stop: int) -> Part:
 def frequent_tokens(parts: tuple[Part, ...], size: int, *, always: tuple[int, ...] = ()) -> np.ndarray:
     """The `size` tokens that the target is likeliest to say, int32, ascending: by its summed probability.
 
+    Where its laws were not kept, by how often the text says them.
+
     Args:
         always: ids that are kept whatever their frequency: end tokens.
     """
-    top = max(int(part.law.ids.max()) for part in parts) + 1
+    seen = [_weights(part) for part in parts]
+    top = max(int(ids.max()) for ids, _ in seen) + 1
     mass = np.zeros(max(top, *(i + 1 for i in always), 1), np.float64)
-    for part in parts:
-        np.add.at(mass, part.law.ids.ravel(), np.exp(part.law.log_p.astype(np.float32)).ravel())
+    for ids, weights in seen:
+        np.add.at(mass, ids, weights)
     mass[list(always)] = np.inf
     order = np.argsort(-mass, kind="stable")[:size]
     if len(order) < size or mass[order[-1]] == 0:
@@ -109,7 +126,14 @@ def frequent_tokens(parts: tuple[Part, ...], size: int, *, always: tuple[int, ..
     return np.sort(order).astype(np.int32)
 
 
+def _weights(part: Part) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens that were said, or might have been, and how likely."""
+    if not part.law.ids.shape[1]:
+        return part.tokens, np.ones(len(part.tokens))
+    return part.law.ids.ravel(), np.exp(part.law.log_p.astype(np.float32)).ravel()
+
+
 def coverage(parts: tuple[Part, ...], ids: np.ndarray) -> float:
-    """Share of the target's likeliest next tokens that lie among `ids`."""
-    likeliest = np.concatenate([np.asarray(part.law.ids[:, 0]) for part in parts])
-    return float(np.isin(likeliest, ids).mean())
+    """Share of the target's likeliest next tokens, or of the text's own, that lie among `ids`."""
+    said = [part.law.ids[:, 0] if part.law.ids.shape[1] else part.tokens for part in parts]
+    return float(np.isin(np.concatenate([np.asarray(each) for each in said]), ids).mean())

@@ -1,5 +1,6 @@
 """What each kind of draft says at every position of a batch, and its loss against the target's laws there."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -8,12 +9,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxspec.models import language_model
+from jaxspec.models.attention import NEGATIVE
 from jaxspec.models.heads import DraftConfig, bind_head, output_logits, small_logits
-from jaxspec.models.layers import rope_tables
+from jaxspec.models.layers import rope_tables, softcap
 from jaxspec.models.rope import frequencies
 from jaxspec.training.divergences import coarse_laws, cross_entropy, divergence_named, total_variation
 from jaxspec.training.draft_data import Batch
 from jaxspec.typing import Params
+
+DECAY = 0.8
+"""Weight of a depth over that of the one before: about how often drafting gets so far."""
 
 
 class Said(NamedTuple):
@@ -34,6 +39,16 @@ class Measured(NamedTuple):
 DraftLoss = Callable[[Params, Batch, Params], tuple[Float[Array, ""], Measured]]
 
 
+def check_loss(divergence: str, temperature: float, tokens_share: float, depths: int, decay: float = DECAY) -> None:
+    """Refuse what `draft_loss` cannot be made of."""
+    divergence_named(divergence)
+    if not (temperature > 0 and 0 <= tokens_share <= 1 and depths >= 1 and 0 < decay <= 1):
+        raise ValueError(
+            f"temperature is {temperature}, tokens_share {tokens_share}, depths {depths}, decay {decay}; "
+            "allowed are above 0, 0 to 1, 1 or more, above 0 to 1"
+        )
+
+
 def draft_loss(
     config: DraftConfig,
     *,
@@ -41,7 +56,7 @@ def draft_loss(
     temperature: float = 1.0,
     tokens_share: float = 0.0,
     depths: int = 3,
-    decay: float = 0.8,
+    decay: float = DECAY,
 ) -> DraftLoss:
     """loss(params, batch, context) -> (loss in nats, what the batch shows).
 
@@ -55,105 +70,106 @@ def draft_loss(
     Raises:
         ValueError: an unknown divergence or a number out of range.
     """
+    check_loss(divergence, temperature, tokens_share, depths, decay)
     apart = divergence_named(divergence)
-    if not (temperature > 0 and 0 <= tokens_share <= 1 and depths >= 1 and 0 < decay <= 1):
-        raise ValueError(
-            f"temperature is {temperature}, tokens_share {tokens_share}, depths {depths}, decay {decay}; "
-            "allowed are above 0, 0 to 1, 1 or more, above 0 to 1"
-        )
 
     def loss(params: Params, batch: Batch, context: Params) -> tuple[Float[Array, ""], Measured]:
         total, weights, accepted, agreed = jnp.float32(0), 0.0, [], []
         inverse = context["output.inverse"]
         for depth, said in enumerate(say(config, params, batch, context, depths)):
-            ids, log_p, tokens, valid = _judges(batch, said)
-            p, q = coarse_laws(ids, log_p, said.logits, inverse, temperature=temperature)
-            each = apart(p, q)
+            ids, log_p, tokens, valid = judges(batch, said)
+            each = mean_where(apart(*coarse_laws(ids, log_p, said.logits, inverse, temperature=temperature)), valid)
             if tokens_share:
-                each = (1 - tokens_share) * each + tokens_share * cross_entropy(tokens, said.logits, inverse)
-            total += decay**depth * _mean(each, valid)
+                text = mean_where(cross_entropy(tokens, said.logits, inverse), _followed(valid))
+                each = (1 - tokens_share) * each + tokens_share * text
+            total += decay**depth * each
             weights += decay**depth
-            accepted.append(_mean(1 - total_variation(p, q), valid))
+            laws = coarse_laws(ids, log_p, said.logits, inverse, sayable=False)
+            accepted.append(mean_where(1 - total_variation(*laws), valid))
             best = jnp.take(inverse, ids[..., 0], mode="clip")
-            agreed.append(_mean((jnp.argmax(said.logits, -1) == best).astype(jnp.float32), valid))
+            agreed.append(mean_where((jnp.argmax(said.logits, -1) == best).astype(jnp.float32), valid))
         return total / weights, Measured(jnp.stack(accepted), jnp.stack(agreed))
 
     return loss
 
 
-def _judges(batch: Batch, said: Said) -> tuple[jax.Array, ...]:
+def judges(batch: Batch, said: Said) -> tuple[jax.Array, ...]:
     """The target's law, the token that came after, and whether it counts, for every entry of `said`."""
     a, n = said.ahead, said.logits.shape[1]
     after = jnp.pad(batch.tokens, ((0, 0), (0, 1)))[:, a + 1 : a + 1 + n]
-    valid = batch.valid[:, a : a + n] & (jnp.arange(n) >= said.skip)[None, :]
-    return batch.ids[:, a : a + n], batch.log_p[:, a : a + n], after, valid
+    valid = jnp.asarray(batch.valid)[:, a : a + n] & (jnp.arange(n) >= said.skip)[None, :]
+    return jnp.asarray(batch.ids)[:, a : a + n], jnp.asarray(batch.log_p)[:, a : a + n], after, valid
 
 
-def _mean(each: jax.Array, valid: jax.Array) -> jax.Array:
-    return jnp.sum(jnp.where(valid, each, 0.0)) / jnp.maximum(jnp.sum(valid), 1)
+def _followed(valid: jax.Array) -> jax.Array:
+    """Without each document's last entry, whose next token is not in the batch."""
+    return valid & jnp.pad(valid, ((0, 0), (0, 1)))[:, 1:]
+
+
+def mean_where(each: jax.Array, valid: jax.Array) -> jax.Array:
+    """Mean over the entries that count; 0 where none does."""
+    return jnp.sum(jnp.where(valid, each, 0.0)) / jnp.maximum(jnp.sum(valid), 1).astype(jnp.float32)
 
 
 def say(config: DraftConfig, params: Params, batch: Batch, context: Params, depths: int) -> list[Said]:
-    """Logits of every depth."""
-    return _KINDS[config.kind](config, params, batch, context, depths)
+    """Logits of every depth; what `params` does not hold is the target's, in `context`."""
+    return _KINDS[config.kind](config, context | params, batch, depths)
 
 
-def _exit(config: DraftConfig, params: Params, batch: Batch, context: Params, depths: int) -> list[Said]:
+def _exit(config: DraftConfig, params: Params, batch: Batch, depths: int) -> list[Said]:
     del depths
     x = bind_head(config)(params)(_major(batch.features[config.layers], params))
-    return [Said(output_logits(config, context["output.weight"], x), 0, 0)]
+    return [Said(output_logits(config, params["output.weight"], x), 0, 0)]
 
 
-def _medusa(config: DraftConfig, params: Params, batch: Batch, context: Params, depths: int) -> list[Said]:
+def _medusa(config: DraftConfig, params: Params, batch: Batch, depths: int) -> list[Said]:
     del depths
     width = batch.tokens.shape[1]
     vectors = bind_head(config)(params)(_major(batch.features[config.taps[-1]], params))
     said = []
     for head, x in enumerate(vectors):
-        weight = params[f"output.{head}.weight"] if config.own_output else context["output.weight"]
+        weight = params[f"output.{head}.weight" if config.own_output else "output.weight"]
         said.append(Said(output_logits(config, weight, x[..., : width - 1 - head]), 1 + head, 0))
     return said
 
 
-def _lm(config: DraftConfig, params: Params, batch: Batch, context: Params, depths: int) -> list[Said]:
+def _lm(config: DraftConfig, params: Params, batch: Batch, depths: int) -> list[Said]:
     del depths
     model = language_model(config.body)
     rows, width = batch.tokens.shape
     cache = model.init_cache(rows, 1, headroom=1)
     mask = jnp.broadcast_to(jnp.tril(jnp.ones((width, width), bool)), (rows, width, width))
-    whole = context | params
-    out = model.forward(whole, jnp.asarray(batch.tokens), jnp.asarray(batch.positions), mask, cache, logits=False)
-    return [Said(small_logits(config, whole, out.hidden), 0, 0)]
+    out = model.forward(params, jnp.asarray(batch.tokens), jnp.asarray(batch.positions), mask, cache, logits=False)
+    return [Said(small_logits(config, params, out.hidden), 0, 0)]
 
 
-def _feature(config: DraftConfig, params: Params, batch: Batch, context: Params, depths: int) -> list[Said]:
+def _feature(config: DraftConfig, params: Params, batch: Batch, depths: int) -> list[Said]:
     """Depth s + 1 reads, in the place of the target's feature, what depth s made of the token before.
 
     Source: Li et al. 2025, "EAGLE-3", training-time test.
     """
     layer = bind_head(config)(params)
-    embedded = jnp.take(context["embed_tokens.weight"], batch.tokens[:, 1:], axis=0).transpose(2, 0, 1)
+    embedded = jnp.take(params["embed_tokens.weight"], batch.tokens[:, 1:], axis=0).transpose(2, 0, 1)
     embedded = (embedded * config.body.embed_scale).astype(params["fc.weight"].dtype)
     feature = layer.fuse([_major(batch.features[tap], params)[..., :-1] for tap in config.taps])
     places = jnp.asarray(batch.positions)[:, :-1]
     rope = rope_tables(places, *frequencies(config.body, places, local=False))
-    weight = params["output.weight"] if config.own_output else context["output.weight"]
     keys, values, said = [], [], []
     for depth in range(depths):
         x, read = layer.enter(feature, embedded)
         q, k, v = layer.self_attn.project(read, rope)
         keys.append(k)
         values.append(v)
-        mixed = attend_unrolled(q, keys, values, scale=layer.self_attn.scale)
+        mixed = attend_unrolled(q, keys, values, scale=layer.self_attn.scale, cap=config.body.attention_softcap)
         mixed = layer.self_attn.o_proj(mixed.reshape(-1, *mixed.shape[3:]).astype(x.dtype))
         x = layer.leave(x, mixed)
-        said.append(Said(output_logits(config, weight, layer.say(x)), 1, depth))
+        said.append(Said(output_logits(config, params["output.weight"], layer.say(x)), 1, depth))
         feature = jnp.pad(x, ((0, 0), (0, 0), (1, 0)))[..., :-1]
     return said
 
 
 def attend_unrolled(
-    q: Float[Array, "K G H B T"], keys: list[jax.Array], values: list[jax.Array], *, scale: float
+    q: Float[Array, "K G H B T"], keys: list[jax.Array], values: list[jax.Array], *, scale: float, cap: float | None
 ) -> Float[Array, "K G H B T"]:
     """Attention of drafting step s = len(keys) - 1 at every position at once; keys and values are [B, K, T, H] a step.
 
@@ -162,14 +178,16 @@ def attend_unrolled(
     """
     step, width = len(keys) - 1, q.shape[-1]
     place = jnp.arange(width)
-    scores = jnp.einsum("kghbt,bkuh->bkgtu", q, keys[0])
-    scores = jnp.where(place[None, :] <= place[:, None] - step, scores, -1e30)
-    own = [_back(keys[m], step - m) for m in range(1, step + 1)]
-    diagonal = [jnp.einsum("kghbt,bkth->bkgt", q, k)[..., None] for k in own]
-    weights = jax.nn.softmax(jnp.concatenate([scores, *diagonal], -1).astype(jnp.float32) * scale, axis=-1)
-    mixed = jnp.einsum("bkgtu,bkuh->kghbt", weights[..., :width], values[0])
-    for m in range(1, step + 1):
-        mixed += jnp.einsum("bkgt,bkth->kghbt", weights[..., width + m - 1], _back(values[m], step - m))
+    product = functools.partial(jnp.einsum, precision="highest", preferred_element_type=jnp.float32)
+    own = [(_back(k, step - m), _back(v, step - m)) for m, (k, v) in enumerate(zip(keys, values, strict=True)) if m]
+    scores = [product("kghbt,bkuh->bkgtu", q, keys[0])]
+    scores += [product("kghbt,bkth->bkgt", q, k)[..., None] for k, _ in own]
+    capped = softcap(jnp.concatenate(scores, -1) * scale, cap)
+    seen = jnp.pad(place[None, :] <= place[:, None] - step, ((0, 0), (0, step)), constant_values=True)
+    weights = jax.nn.softmax(jnp.where(seen[None, None, None], capped, NEGATIVE), axis=-1).astype(q.dtype)
+    mixed = product("bkgtu,bkuh->kghbt", weights[..., :width], values[0])
+    for m, (_, v) in enumerate(own):
+        mixed += product("bkgt,bkth->kghbt", weights[..., width + m], v)
     return mixed
 
 

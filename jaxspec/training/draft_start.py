@@ -13,8 +13,9 @@ from jaxspec.typing import Params
 
 
 def draft_body(target: ModelConfig, layers: int) -> ModelConfig:
-    """Layers as the target's: its width, heads, norms and rotary embedding."""
-    return dataclasses.replace(target, num_layers=layers, windows=(), fused=False, rope_local_theta=None)
+    """Layers as the target's: its width, heads, norms and rotary embedding; no output matrix of their own."""
+    plain = {"windows": (), "fused": False, "rope_local_theta": None, "tie_embeddings": True}
+    return dataclasses.replace(target, num_layers=layers, **plain)
 
 
 def start(

@@ -54,6 +54,7 @@ def build_teacher(
     taps: tuple[int, ...],
     top: int = 24,
     vocab_size: int,
+    corpus: str | None = None,
     told: Told = lambda done, total, tokens: None,
 ) -> list[Path]:
     """Run the target over every shard; the parts' folders. Parts that exist are kept.
@@ -63,20 +64,23 @@ def build_teacher(
         target: fingerprint of its weights.
         taps: after how many layers the residual stream is kept, for feature, exit and medusa drafts.
         top: likeliest tokens kept a position; their mass is exact, the rest is one tail.
+        corpus: what tells the shards from another corpus's of the same names; not compared where None.
 
     Raises:
         ValueError: a folder made with other settings, a broken shard, ids outside the vocabulary.
     """
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    settings = {"target": target, "taps": list(taps), "top": top, "width": model.config.hidden_size}
+    settings: dict[str, Any] = {"target": target, "taps": list(taps), "top": top, "width": model.config.hidden_size}
+    if corpus is not None:
+        settings["corpus"] = corpus
     _claim(folder / META, settings)
     found, tokens = [], 0
     for number, shard in enumerate(shards):
         part = folder / shard.stem
         if not part.exists():
             documents = [(row[: WIDTHS[-1]], prompt) for row, prompt in read_shard(shard).rows()]
-            _check_ids(shard, documents, vocab_size)
+            check_ids(shard, documents, vocab_size)
             _write(part, documents, _run(model, params, documents, taps, top, vocab_size))
             tokens += sum(len(row) for row, _ in documents)
         found.append(part)
@@ -84,7 +88,8 @@ def build_teacher(
     return found
 
 
-def _check_ids(shard: Path, documents: list[tuple[np.ndarray, int]], vocab_size: int) -> None:
+def check_ids(shard: Path, documents: list[tuple[np.ndarray, int]], vocab_size: int) -> None:
+    """Refuse a shard of another vocabulary."""
     worst = max(int(row.max()) for row, _ in documents)
     if worst >= vocab_size:
         raise ValueError(
@@ -151,7 +156,7 @@ def _claim(file: Path, settings: dict[str, Any]) -> None:
         file.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     before = json.loads(file.read_text(encoding="utf-8"))
     for name, value in settings.items():
-        if before.get(name) != value:
+        if before.get(name, value) != value:  # a folder of an earlier version does not name its corpus
             raise ValueError(
                 f"{file.parent} was made with {name} {before.get(name)!r}, asked for is {value!r}; give another folder"
             )
