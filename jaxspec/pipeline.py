@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from jaxspec import decode
 from jaxspec.checkpoint import gather, load_params, open_checkpoint
 from jaxspec.contracts import EngineParams, Setup
-from jaxspec.drafts.ngram import NAME, ngram
+from jaxspec.drafts.ngram import ngram
 from jaxspec.models import LanguageModel, ModelConfig, for_length, fuse, language_model, parameter_shapes
 from jaxspec.run import Answer, OnEnd, OnStage, OnText, Row, Run
 from jaxspec.sampling import warpers
@@ -160,7 +160,7 @@ class Pipeline:
         self.vocab_size = min(len(vocabulary), target.model.config.vocab_size)
         self._shared = {d: compare_vocabularies(vocabulary, m.tokenizer.vocabulary()) for d, m in models.items()}
         drafted = {name: loaded.params for name, loaded in models.items()}
-        drafted |= {NAME if each.config is None else name: each.params for name, each in self.made.items()}
+        drafted |= {name: each.params for name, each in self.made.items()}
         self.params = EngineParams(target.params, drafted, ())
 
     def setup(self, *, sampled: bool, logprobs: bool, length: int = 1) -> Setup:
@@ -186,7 +186,7 @@ class Pipeline:
             return draft
         config = self.made[draft].config
         if config is None:
-            return ngram(lookahead=self.lookahead)._replace(name=draft)
+            return ngram(name=draft, lookahead=self.lookahead)
         return draft, config_for(config, length)
 
     def notes(self) -> list[str]:

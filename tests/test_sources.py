@@ -145,10 +145,11 @@ def test_without_a_name_lookup_and_the_best_draft_of_the_target_are_used(on_shel
 
 def test_every_name_is_a_source_under_that_name(on_shelf):
     path = f"exit:{on_shelf / 'exit'}"
-    given = ["lookup", "suffix", f"ngram:{on_shelf / 'ngram'}", "medusa", "feature", "lm", "exit", path, "exit:1"]
+    table = f"ngram:{on_shelf / 'ngram'}"
+    given = ["lookup", "suffix", table, "medusa", "feature", "lm", "exit", path, "exit:1"]
     pipeline = load(TINY, drafts=given, note=lambda line: None)
     assert names_of(pipeline) == ("none", *given)
-    assert set(pipeline.params.drafts) == {"ngram", "medusa", "feature", "lm", "exit", path}
+    assert set(pipeline.params.drafts) == {table, "medusa", "feature", "lm", "exit", path}
     assert pipeline.made["lm"].config.body.fused, "on one device, as models are"
     assert not pipeline.made["feature"].config.body.fused
     embedding = pipeline.target.params["embed_tokens.weight"]
