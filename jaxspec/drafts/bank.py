@@ -153,10 +153,11 @@ def learn(
     setup: Setup, view: View, states: tuple[PyTree, ...], guesses: Int[Array, "B M"], rode: RowMask, verdict: Verdict
 ) -> tuple[PyTree, ...]:
     """Every source's state, that of the branch's with what the target said at its nodes for the rows in `rode`."""
-    if setup.branch is None:
+    carrier, branch = setup.carrier, setup.branch
+    if carrier is None or branch is None:
         return states
-    fresh = setup.branch.learn(states[setup.carrier], view, guesses, rode, verdict)
-    return tuple(fresh if index == setup.carrier else state for index, state in enumerate(states))
+    fresh = branch.learn(states[carrier], view, guesses, rode, verdict)
+    return (*states[:carrier], fresh, *states[carrier + 1 :])
 
 
 def observe(
