@@ -127,11 +127,15 @@ def _weights(folder: Path, config: DraftConfig) -> dict[str, np.ndarray]:
 
 
 def _config(stored: Mapping[str, Any]) -> DraftConfig:
-    body = dict(stored["body"])
-    scaling = {k: tuple(v) if isinstance(v, list) else v for k, v in body.pop("rope_scaling").items()}
-    sizes = {k: tuple(v) if isinstance(v, list) else v for k, v in body.items()}
-    rest = {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items() if k != "body"}
-    return DraftConfig(body=ModelConfig(**sizes, rope_scaling=RopeScaling(**scaling)), **rest)
+    body = _frozen(stored["body"])
+    scaling = RopeScaling(**_frozen(body.pop("rope_scaling")))
+    rest = {name: value for name, value in _frozen(stored).items() if name != "body"}
+    return DraftConfig(body=ModelConfig(**body, rope_scaling=scaling), **rest)
+
+
+def _frozen(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON's lists as the tuples they were."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
 
 
 def stored_shapes(config: DraftConfig) -> dict[str, tuple[int, ...]]:

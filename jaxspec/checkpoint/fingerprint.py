@@ -15,7 +15,7 @@ SAMPLES = 1024
 """Values of a tensor that are read at the most, at equal steps."""
 
 
-def fingerprint(config: ModelConfig, params: Mapping[str, jax.Array | np.ndarray] | Mapping[str, LazyTensor]) -> str:
+def fingerprint(config: ModelConfig, params: Mapping[str, jax.Array | np.ndarray | LazyTensor]) -> str:
     """SHA-256 (hex) over names, shapes and a sample of each parameter's values in bfloat16.
 
     The same for a GGUF file, the folder it was converted to, and float32 or bfloat16 weights of it in memory; fused or
@@ -28,7 +28,7 @@ def fingerprint(config: ModelConfig, params: Mapping[str, jax.Array | np.ndarray
     """
     found: dict[str, bytes] = {}
     for name, tensor in params.items():
-        leaf = tensor.read() if isinstance(tensor, LazyTensor) else tensor
+        leaf: Any = tensor.read() if isinstance(tensor, LazyTensor) else tensor
         parts = unfuse(config, {name: leaf})[1]  # one matrix at a time is held twice
         found |= {part: _sample(part, each) for part, each in parts.items()}
     digest = hashlib.sha256()

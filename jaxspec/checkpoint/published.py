@@ -145,9 +145,18 @@ def _medusa(published: Published, known: Target | None) -> DraftConfig:
     if target is not None and (target.hidden_size, target.vocab_size) == (width, vocab):
         body = dataclasses.replace(target, num_layers=1, windows=(), rope_local_theta=None)
     else:
-        sizes = {"intermediate_size": 1, "num_layers": 1, "num_heads": 1, "num_kv_heads": 1, "head_dim": 2}
-        eps = fields.get("rms_norm_eps", 1e-5)
-        body = ModelConfig("llama", vocab, width, **sizes, max_positions=2**30, norm_eps=eps)
+        body = ModelConfig(  # layers are not read; a norm's epsilon is
+            family="llama",
+            vocab_size=vocab,
+            hidden_size=width,
+            intermediate_size=1,
+            num_layers=1,
+            num_heads=1,
+            num_kv_heads=1,
+            head_dim=2,
+            max_positions=2**30,
+            norm_eps=fields.get("rms_norm_eps", 1e-5),
+        )
     taps = () if target is None else (target.num_layers,)
     return DraftConfig("medusa", body, vocab, heads=heads, blocks=blocks, taps=taps, own_output=bool(own))
 
