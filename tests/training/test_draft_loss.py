@@ -6,12 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import log_softmax, logsumexp
 
 from jaxspec import decode, sampling
 from jaxspec.contracts import Choice, Selector
 from jaxspec.models.heads import spread
 from jaxspec.training.draft_data import Batch
-from jaxspec.training.draft_loss import say
+from jaxspec.training.draft_loss import draft_loss, say
 from jaxspec.training.live import for_context, live
 from tests.decode import tiny
 from tests.training import small
@@ -111,3 +112,64 @@ def test_the_engine_drafts_from_the_law_that_is_trained(kind):
 def test_features_of_another_place_are_told(kind):
     """The control."""
     assert apart(kind, ahead=1).min() > 1e-3
+
+
+def random_batch(lengths: list[int], width: int = 12) -> Batch:
+    """Random text with whole random laws, past its end too."""
+    rng, rows = np.random.default_rng(0), len(lengths)
+    tokens = rng.integers(0, tiny.VOCAB, (rows, width)).astype(np.int32)
+    law = log_softmax(2 * rng.standard_normal((rows, width, tiny.VOCAB)), -1)
+    ids = np.argsort(-law, -1).astype(np.int32)
+    features = {3: rng.standard_normal((rows, width, 32)).astype(np.float32)}
+    places = np.broadcast_to(np.arange(width, dtype=np.int32), tokens.shape)
+    kept = np.take_along_axis(law, ids, -1).astype(np.float32)
+    return Batch(tokens, places, places < np.asarray(lengths)[:, None], ids, kept, features)
+
+
+def naive(config, said, batch: Batch, inverse: np.ndarray, *, share: float, decay: float) -> float:
+    """The loss, place by place."""
+    total = 0.0
+    for depth, (logits, ahead, skip) in enumerate(said):
+        apart, text = [], []
+        q = np.full((*logits.shape[:2], tiny.VOCAB), -np.inf)
+        known = np.flatnonzero(inverse[: tiny.VOCAB] < config.vocab)
+        q[..., known] = log_softmax(np.asarray(logits), -1)[..., inverse[known]]
+        for row in range(len(batch.tokens)):
+            for t in range(skip, logits.shape[1]):
+                if not batch.valid[row, t + ahead]:
+                    continue
+                p = np.zeros(tiny.VOCAB)
+                p[batch.ids[row, t + ahead]] = batch.log_p[row, t + ahead]
+                p = p[known] - logsumexp(p[known])
+                apart.append(np.sum(np.exp(p) * (p - q[row, t, known])))
+                if t + ahead + 1 < batch.valid.shape[1] and batch.valid[row, t + ahead + 1]:
+                    after = batch.tokens[row, t + ahead + 1]
+                    text.append(-q[row, t, after] if after in known else 0.0)
+        total += decay**depth * ((1 - share) * np.mean(apart) + share * np.mean(text))
+    return total / sum(decay**depth for depth in range(len(said)))
+
+
+@pytest.mark.parametrize("kind", ["lm", "medusa"])
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_the_loss_is_that_of_every_place_that_counts(kind, share):
+    config, own = small.draft_of(kind)
+    context, params, batch = small.context_of(config, own), small.trainable(own), random_batch([12, 7, 4])
+    loss = jax.jit(draft_loss(config, tokens_share=share, decay=0.6))
+    value, seen = loss(params, batch, context)
+    said = say(config, params, batch, context, 3)
+    inverse = np.asarray(context["output.inverse"])
+    np.testing.assert_allclose(value, naive(config, said, batch, inverse, share=share, decay=0.6), rtol=1e-3)
+    assert len(seen.acceptance) == len(said)
+    beyond = ~batch.valid
+    spoilt = batch._replace(
+        tokens=np.where(beyond, 0, batch.tokens), log_p=np.where(beyond[..., None], -1.0, batch.log_p)
+    )
+    np.testing.assert_allclose(loss(params, spoilt, context)[0], value, rtol=1e-6)  # what lies past the end is nothing
+    shorter = batch._replace(valid=batch.valid & (np.arange(12) < 6)[None])
+    assert abs(loss(params, shorter, context)[0] - value) > 1e-3  # the control
+
+
+@pytest.mark.parametrize("wrong", [{"temperature": 0.0}, {"tokens_share": 1.5}, {"depths": 0}, {"decay": 0.0}])
+def test_a_loss_out_of_range_is_refused(wrong):
+    with pytest.raises(ValueError, match="allowed are above 0, 0 to 1, 1 or more, above 0 to 1"):
+        draft_loss(small.draft_of("lm")[0], **wrong)
