@@ -4,6 +4,7 @@ import functools
 
 import jax
 import numpy as np
+import pytest
 
 from jaxspec import decode, sharding
 from tests.decode.quick import compile_quickly  # noqa: F401
@@ -11,6 +12,8 @@ from tests.decode.schedule import always, scheduled, shuffled
 from tests.decode.tiny import model_of
 from tests.decode.trained import NAMES, trained
 from tests.test_sharding import HALF_SAMPLED, LOOKAHEAD, PROMPTS, ROWS, TARGET
+
+pytestmark = pytest.mark.heavy
 
 SOURCES = ("none", *NAMES)
 MESH = "data=2,model=4"

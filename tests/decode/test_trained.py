@@ -15,6 +15,8 @@ from tests.decode.tiny import TARGET, VOCAB, model_of, whole_pass
 from tests.decode.trained import HEADS, IDS, NAMES, engine_of, trained, trained_engine
 from tests.verify.law import FAILS, HOLDS
 
+pytestmark = pytest.mark.heavy
+
 SETTINGS = {"temperature": [0.7, 1.0, 1.0, 1.0], "top_k": [0, 0, 0, 5], "top_p": [1.0, 1.0, 0.9, 1.0]}
 SOURCES = ("none", "lookup", "suffix", "ngram", "jacobi:2:3:2", "exit:1", "lm:d", "script", *NAMES)
 ALL = list(range(1, len(SOURCES)))

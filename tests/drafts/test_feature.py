@@ -18,6 +18,8 @@ from tests.decode.tiny import TARGET, VOCAB
 from tests.decode.trained import IDS, trained, trained_engine
 from tests.drafts.oracle import proposals
 
+pytestmark = pytest.mark.heavy
+
 TAPS = (1, TARGET.num_layers)
 WIDTH = 128
 

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from scipy.special import expit, softmax
 
 from jaxspec.decode.state import look
@@ -13,6 +14,8 @@ from tests.decode.test_greedy import LIMITS, PROMPTS, wrong
 from tests.decode.tiny import TARGET, VOCAB
 from tests.decode.trained import HEADS, IDS, trained, trained_engine
 from tests.drafts.oracle import empty_pass, proposals
+
+pytestmark = pytest.mark.heavy
 
 WIDTH = 96
 

@@ -19,6 +19,8 @@ from tests.decode.trained import IDS, LOOKAHEAD, NAMES, engine_of, trained, trai
 from tests.drafts.oracle import empty_pass, own_logits, proposals
 from tests.drafts.test_exit import with_one_row_plain
 
+pytestmark = pytest.mark.heavy
+
 LONGEST = 64
 
 

@@ -198,6 +198,7 @@ def test_a_card_of_a_draft_that_says_little_is_short(place, trained):
     assert "tokens a second" not in text
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["lm", "feature", "medusa"])
 def test_every_kind_computes_in_bfloat16_on_eight_devices(kind, place):
     given = options(
