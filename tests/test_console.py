@@ -87,9 +87,13 @@ def test_an_interrupted_run_shows_what_was_held_back(capsys, monkeypatch):
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(Screen, "_print", interrupt_once)
+    heeded = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     stops = [word for letter in "abcdefghijklmnopqrstuvwxyz ,.;\n" for word in ("--stop", f"{letter}\0")]
     options = ["--no-speculation", "--max-new-tokens", "400", "--min-tokens", "400"]
-    assert main(["--target", TINY, "--prompt", "The old man", *options, *stops]) == 130
+    try:
+        assert main(["--target", TINY, "--prompt", "The old man", *options, *stops]) == 130
+    finally:
+        signal.signal(signal.SIGINT, heeded)
     out, err = capsys.readouterr()
     assert out.strip()
     assert "tok/s" in err
