@@ -196,6 +196,7 @@ def test_a_draft_of_another_target_is_refused(on_shelf):
         load(OTHER, drafts=["medusa"])
 
 
+@pytest.mark.heavy
 def test_trained_drafts_leave_the_text_as_it_is(on_shelf):
     """One program, in which every source is compiled; what each drafts is tested on tiny models (tests/decode)."""
     prompts, options = ["The old man", "It was the"], {"max_new_tokens": 24, "seed": 3, "temperature": [0.0, 0.8]}

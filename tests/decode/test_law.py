@@ -15,6 +15,8 @@ from tests.decode.engines import plain, run, small_engine
 from tests.decode.schedule import always, free_source, point_masses, shuffled
 from tests.verify.law import FAILS, HOLDS
 
+pytestmark = pytest.mark.heavy
+
 VOCAB, ROWS, CALLS, LENGTH = 6, 1024, 5, 3
 PROMPT = [1, 2, 0, 1, 2]
 TABLE = automata.random_table(VOCAB, 3, padded=2, scale=1.0)

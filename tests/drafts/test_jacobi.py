@@ -287,6 +287,7 @@ def real():
     return Engine(setup, plain_setup(model, VOCAB), decode.EngineParams(params, {}, ()), 640)
 
 
+@pytest.mark.heavy
 def test_with_real_caches_output_logprobs_caches_and_features_are_those_without_it():
     wanted = plain(real(), PROMPTS, **LIMITS)
     bare = run(real(), PROMPTS, always(4, 0, 0), **LIMITS)
@@ -324,6 +325,7 @@ def law_engine():
     return small_engine("rejection", drafts, params, table=test_law.TABLE, vocab=test_law.VOCAB, rounds=1)
 
 
+@pytest.mark.heavy
 def test_in_rejection_sampling_the_law_is_the_targets():
     rows, own = test_law.ROWS, law_engine()
     for plan in (always(rows, 2, 3), shuffled(rows, [0, 1, 2], 3, 0, stride=1)):

@@ -23,6 +23,7 @@ def corpus(tmp_path_factory):
     return folder
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["exit", "lm", "medusa", "feature"])
 def test_it_trains_every_kind_from_one_teacher(kind, corpus, tmp_path, capsys):
     command = ["--kind", kind, "--corpus", str(corpus), "--out", str(tmp_path / kind), *TARGET, *SIZES]

@@ -103,6 +103,7 @@ def apart(kind: str, ahead: int = 0) -> np.ndarray:
     return worst
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", small.KINDS)
 def test_the_engine_drafts_from_the_law_that_is_trained(kind):
     assert apart(kind).max() < 2e-5

@@ -55,6 +55,7 @@ def child(folder: Path) -> subprocess.Popen:
     return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(ROOT)})
 
 
+@pytest.mark.heavy
 def test_killed_at_random_moments_it_reaches_the_same_weights(tmp_path):
     """kill -9 a random moment after a checkpoint has appeared, several times."""
     folder, rng, kills = tmp_path / "run", np.random.default_rng(int.from_bytes(os.urandom(4))), 0

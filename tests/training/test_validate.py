@@ -52,6 +52,7 @@ def test_prompts_are_the_first_of_each_category_as_chats(held, target):
     assert held[3].tokens == target.tokenizer.chat(RECORDS[3]["messages"])
 
 
+@pytest.mark.heavy
 def test_what_it_counts_is_what_the_engine_did(held, draft, target):
     config, own = draft
     check = Validator(target, config, held, lookahead=3, max_new_tokens=NEW)
