@@ -1,5 +1,6 @@
 """Every test runs on eight CPU devices, with shapes, dtypes and types checked more strictly than in use."""
 
+import gc
 import os
 import random
 from collections.abc import Callable
@@ -33,6 +34,19 @@ jaxtyping.install_import_hook("jaxspec", f"{__name__}.check_function")
 def _seeds():
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002 - for the libraries that still draw from it
+
+
+MAPS = 30_000
+"""Memory maps of the process above which compiled programs are let go of; Linux allows 65,530, XLA dies of more."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_maps():
+    """Each compiled program takes some hundred maps. Those that are needed again come from the persistent cache."""
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > MAPS:
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture(scope="session")
