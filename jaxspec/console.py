@@ -1,8 +1,10 @@
 """What the scripts share: prompts in, streamed text out, progress and tables on standard error."""
 
 import argparse
+import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,25 @@ def fail(sentence: str, status: int = 2) -> int:
     """Say on standard error why nothing came of it; the exit status."""
     sys.stderr.write(f"error: {sentence}\n")
     return status
+
+
+def attempt(work: Callable[[], object], *, interrupted: str) -> int:
+    """Do the work of a script; the exit status. What goes wrong is one sentence on standard error.
+
+    Args:
+        interrupted: what is left when Ctrl-C comes, for people.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    telemetry.keep_compilations()
+    try:
+        work()
+    except ValueError as error:
+        return fail(str(error))
+    except OSError as error:
+        return fail(str(error), 1)
+    except KeyboardInterrupt:
+        return fail(f"interrupted; {interrupted}", 130)
+    return 0
 
 
 class Screen:

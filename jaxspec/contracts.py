@@ -123,9 +123,12 @@ class CatchUp(Protocol):
 
 
 class Absorb(Protocol):
-    """The source's state with the target's features of the tokens that enter the target's cache: the first `count`."""
+    """The source's state with the target's features of the tokens that enter the target's cache.
 
-    def __call__(self, state: PyTree, features: Features, count: Rows) -> PyTree: ...
+    They are the first `count` ones; the first stands at position `start`.
+    """
+
+    def __call__(self, state: PyTree, features: Features, start: Rows, count: Rows) -> PyTree: ...
 
 
 class Learn(Protocol):
@@ -156,12 +159,12 @@ class DraftSource(NamedTuple):
     init: Any  # (rows, capacity, dtype) -> state; capacity in tokens, dtype of a cache
     propose: Propose
     observe: Observe
-    catch_up: CatchUp | None  # None for sources that never lag
-    lag: Any  # (state, view) -> [B] int32; None for sources that never lag
-    max_positions: int | None  # longest sequence the source can follow; None without limit
-    samples: bool  # whether its drafts may be sampled (then Proposal.q_log is filled in "rejection")
-    reuse: Any  # (scratch) -> Reuse, None where drafting runs no layer of the target
-    reuse_layers: int  # layers that `reuse` hands over; 0 without
+    catch_up: CatchUp | None = None  # None for sources that never lag
+    lag: Any = None  # (state, view) -> [B] int32; None for sources that never lag
+    max_positions: int | None = None  # longest sequence the source can follow; None without limit
+    samples: bool = False  # whether its drafts may be sampled (then Proposal.q_log is filled in "rejection")
+    reuse: Any = None  # (scratch) -> Reuse, None where drafting runs no layer of the target
+    reuse_layers: int = 0  # layers that `reuse` hands over; 0 without
     taps: tuple[int, ...] = ()  # after how many layers of the target `absorb` wants the residual stream, ascending
     absorb: Absorb | None = None  # called for every token of prompt and output, once; None without taps
     most: int | None = None  # drafts it can give a round, whatever is asked; None without limit

@@ -200,15 +200,7 @@ class Pipeline:
 
     def encode(self, prompt: str | Messages, *, chat: bool) -> list[int]:
         """Token ids of a prompt: of its chat where `chat` (a string is the user's turn) or where it is messages."""
-        if not isinstance(prompt, str):
-            return self.target.tokenizer.chat(prompt)
-        if not prompt:
-            raise ValueError("the prompt is empty; give at least one character")
-        return (
-            self.target.tokenizer.chat([{"role": "user", "content": prompt}])
-            if chat
-            else self.target.tokenizer.encode(prompt)
-        )
+        return self.target.tokenizer.prompt(prompt, chat=chat)
 
     def generate(
         self,

@@ -4,12 +4,11 @@ python scripts/build_ngram.py --corpus text.txt --corpus answers/ --out ngram
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Mapping
 
 from jaxspec.checkpoint import open_checkpoint
-from jaxspec.console import fail
+from jaxspec.console import attempt
 from jaxspec.text import Tokenizer, from_folder, from_gguf
 from jaxspec.training import bar
 from jaxspec.training.ngram import build_ngram
@@ -62,16 +61,7 @@ def run(args: argparse.Namespace) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Build as the command line says; the exit status."""
     args = parse(arguments)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    try:
-        run(args)
-    except ValueError as error:
-        return fail(str(error))
-    except OSError as error:
-        return fail(str(error), 1)
-    except KeyboardInterrupt:
-        return fail("interrupted; nothing was left", 130)
-    return 0
+    return attempt(lambda: run(args), interrupted="nothing was left")
 
 
 if __name__ == "__main__":

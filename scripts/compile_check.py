@@ -19,7 +19,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--topology", required=True, help="v5e:2x2, v5e:2x4, v5e:4x4, v5p:2x2x1, v6e:2x2, v6e:2x4, h200, ..."
     )
     p.add_argument("--target", default="llama-3-8b", help="preset or config.json (default: %(default)s)")
-    p.add_argument("--draft", action="append", metavar="SOURCE", help="lookup, exit:K, lm:PRESET_OR_CONFIG; repeatable")
+    p.add_argument(
+        "--draft", action="append", metavar="SOURCE", help="generate.py's, or lm:PRESET_OR_CONFIG; repeatable"
+    )
     p.add_argument("--mesh", metavar="data=1,model=4", help="default: all devices in model")
     p.add_argument("--rows", type=int, default=8, help="(default: %(default)s)")
     p.add_argument("--context", type=int, default=4096, metavar="S", help="tokens a row holds (default: %(default)s)")

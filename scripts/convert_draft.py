@@ -7,7 +7,7 @@ import argparse
 import sys
 
 from jaxspec.checkpoint.third_party import KINDS, convert_draft
-from jaxspec.console import fail
+from jaxspec.console import attempt
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -28,27 +28,18 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return p.parse_args(arguments)
 
 
+def run(args: argparse.Namespace) -> None:
+    """Convert, and say what it is."""
+    options = {name: getattr(args, name) for name in ("target", "kind", "taps", "overwrite")}
+    made = convert_draft(args.source, args.destination, **options)
+    taps = f", reads after layers {' '.join(map(str, made.taps))}" if made.taps else ""
+    sys.stderr.write(f"{args.destination}: {made.kind}, {made.vocab} of {made.body.vocab_size} tokens{taps}\n")
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Convert as the command line says; the exit status."""
     args = parse(arguments)
-    try:
-        made = convert_draft(
-            args.source,
-            args.destination,
-            target=args.target,
-            kind=args.kind,
-            taps=args.taps,
-            overwrite=args.overwrite,
-        )
-    except ValueError as error:
-        return fail(str(error))
-    except OSError as error:
-        return fail(str(error), 1)
-    except KeyboardInterrupt:
-        return fail("interrupted; nothing was left", 130)
-    taps = f", reads after layers {' '.join(map(str, made.taps))}" if made.taps else ""
-    sys.stderr.write(f"{args.destination}: {made.kind}, {made.vocab} of {made.body.vocab_size} tokens{taps}\n")
-    return 0
+    return attempt(lambda: run(args), interrupted="nothing was left")
 
 
 if __name__ == "__main__":

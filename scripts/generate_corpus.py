@@ -4,14 +4,12 @@ python scripts/generate_corpus.py --prompts prompts.jsonl --out corpus/greedy
 """
 
 import argparse
-import os
 import sys
 import time
 from pathlib import Path
 
-from jaxspec import telemetry
 from jaxspec.checkpoint import fingerprint
-from jaxspec.console import fail
+from jaxspec.console import attempt
 from jaxspec.contracts import EngineParams
 from jaxspec.pipeline import load
 from jaxspec.text import read_prompts
@@ -58,17 +56,7 @@ def run(args: argparse.Namespace) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Generate as the command line says; the exit status."""
     args = parse(arguments)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    telemetry.keep_compilations()
-    try:
-        run(args)
-    except ValueError as error:
-        return fail(str(error))
-    except OSError as error:
-        return fail(str(error), 1)
-    except KeyboardInterrupt:
-        return fail("interrupted; whole shards are kept, the same command goes on from them", 130)
-    return 0
+    return attempt(lambda: run(args), interrupted="whole shards are kept, the same command goes on from them")
 
 
 if __name__ == "__main__":

@@ -6,11 +6,9 @@ python scripts/train_draft.py --calibrate my-draft --corpus corpus/sampled      
 """
 
 import argparse
-import os
 import sys
 
-from jaxspec import telemetry
-from jaxspec.console import fail
+from jaxspec.console import attempt
 from jaxspec.training.draft_run import calibrate_draft, train_draft
 from jaxspec.training.options import Options, add_options
 
@@ -22,24 +20,19 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return p.parse_args(arguments)
 
 
+def run(options: Options) -> None:
+    """Train, or fit a temperature alone."""
+    if options.calibrate is None:
+        train_draft(options)
+    else:
+        fit = calibrate_draft(options)
+        print(f"temperature {fit.temperature}: total variation {fit.before:.4f} at 1, {fit.after:.4f} now")
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Train as the command line says; the exit status."""
     options = Options(**vars(parse(arguments)))
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    telemetry.keep_compilations()
-    try:
-        if options.calibrate is None:
-            train_draft(options)
-        else:
-            fit = calibrate_draft(options)
-            print(f"temperature {fit.temperature}: total variation {fit.before:.4f} at 1, {fit.after:.4f} now")
-    except ValueError as error:
-        return fail(str(error))
-    except OSError as error:
-        return fail(str(error), 1)
-    except KeyboardInterrupt:
-        return fail("interrupted; the same command goes on from the last checkpoint", 130)
-    return 0
+    return attempt(lambda: run(options), interrupted="the same command goes on from the last checkpoint")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import numpy as np
 from flax import nnx
 
 from jaxspec import checkpoint, training
-from jaxspec.console import fail
+from jaxspec.console import attempt
 from jaxspec.models import Decoder, ModelConfig, bind
 
 VOCABULARY, ROWS, WIDTH, TEXT = 512, 16, 128, 2_000_000  # ids; rows and tokens a batch; characters of a file at most
@@ -66,11 +66,8 @@ def train(args: argparse.Namespace) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Train as the command line says; the exit status."""
-    try:
-        train(parse(arguments))
-    except ValueError as error:
-        return fail(str(error))
-    return 0
+    args = parse(arguments)
+    return attempt(lambda: train(args), interrupted="nothing was written")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Everything is done on shapes: no weights are made and nothing runs.
 
 import contextlib
 import dataclasses
+import functools
 import json
 import tempfile
 import time
@@ -18,10 +19,10 @@ import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
 from jaxspec import decode, sharding
-from jaxspec.bench import chips, findings, hlo
+from jaxspec.bench import chips, compile_drafts, findings, hlo
 from jaxspec.buckets import PREFILL
 from jaxspec.contracts import EngineParams, Setup
-from jaxspec.models import LanguageModel, ModelConfig, language_model, parameter_shapes
+from jaxspec.models import ModelConfig, language_model, parameter_shapes
 from jaxspec.typing import PyTree
 
 ROUNDS = 8
@@ -65,7 +66,7 @@ class Plan:
 
     topology: str
     target: str  # a preset, or a config.json
-    drafts: tuple[str, ...] = ("lookup",)  # lookup, exit:K, lm:PRESET or lm:CONFIG
+    drafts: tuple[str, ...] = ("lookup",)  # as in `jaxspec.load`, without paths; lm:PRESET or lm:CONFIG
     mesh: str | None = None  # data=1,model=(all) where None
     rows: int = 8
     context: int = 4096  # tokens a row's buffers hold
@@ -152,37 +153,28 @@ def build(plan: Plan) -> Engine:
     chip, devices = chips.devices(plan.topology, count)
     mesh = sharding.make_mesh(plan.mesh or f"data=1,model={len(devices)}", devices)
     dtype = jnp.dtype(plan.dtype)
-    small = [draft for draft in plan.drafts if draft.startswith("lm:")]
-    config = read_config(plan.target, plan.layers)
-    drafts = {draft: read_config(draft.removeprefix("lm:"), plan.draft_layers) for draft in small}
-    if mesh.size == 1:  # as `load_model` does
-        config = dataclasses.replace(config, fused=True)
-        drafts = {draft: dataclasses.replace(each, fused=True) for draft, each in drafts.items()}
-    sources: list[Any] = [_bound(d, drafts, config) for d in plan.drafts]
+    config = dataclasses.replace(read_config(plan.target, plan.layers), fused=mesh.size == 1)  # as `load_model` does
+    read = functools.partial(read_config, layers=plan.draft_layers)
+    drafts = {d: compile_drafts.source(d, config, dtype, read=read, fused=config.fused) for d in plan.drafts}
     setup = decode.make_setup(
-        language_model(config), drafts=sources, verify=plan.verify, lookahead=plan.lookahead, mesh=mesh
+        language_model(config),
+        drafts=[each.draft for each in drafts.values()],
+        verify=plan.verify,
+        lookahead=plan.lookahead,
+        mesh=mesh,
     )
+    models = {name: each.draft[1].config for name, each in drafts.items() if name.startswith("lm:")}
 
-    def split(config: ModelConfig) -> PyTree:
-        shapes = parameter_shapes(config, dtype)
+    def split(shapes: PyTree, config: ModelConfig) -> PyTree:
         return _on(shapes, sharding.param_shardings(shapes, mesh, head_dim=config.head_dim))
 
-    def whole(config: ModelConfig) -> PyTree:
-        shapes = parameter_shapes(config, dtype)
-        return _on(shapes, sharding.replicated(shapes, mesh))
+    def placed(name: str, shapes: PyTree) -> PyTree:
+        whole = not (plan.shard_drafts and name in models)
+        return _on(shapes, sharding.replicated(shapes, mesh)) if whole else split(shapes, models[name])
 
-    drafted = {name: (split if plan.shard_drafts else whole)(each) for name, each in drafts.items()}
-    params = EngineParams(target=split(config), drafts=drafted, selector=())
-    return Engine(chip, setup, params, _state(plan, setup, dtype), {"target": config, **drafts})
-
-
-def _bound(draft: str, drafts: dict[str, ModelConfig], target: ModelConfig) -> str | tuple[str, LanguageModel]:
-    if draft not in drafts:
-        return draft
-    if drafts[draft].vocab_size != target.vocab_size:
-        sizes = f"{drafts[draft].vocab_size} and {target.vocab_size}"
-        raise ValueError(f"draft {draft!r} and the target have vocabularies of {sizes}; give a draft of the target's")
-    return draft, language_model(drafts[draft])
+    drafted = {name: placed(name, each.shapes) for name, each in drafts.items() if each.shapes is not None}
+    params = EngineParams(target=split(parameter_shapes(config, dtype), config), drafts=drafted, selector=())
+    return Engine(chip, setup, params, _state(plan, setup, dtype), {"target": config, **models})
 
 
 def read_config(name: str, layers: int | None = None) -> ModelConfig:

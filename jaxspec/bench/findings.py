@@ -216,20 +216,26 @@ def rounds(
     setup: Setup, configs: Mapping[str, ModelConfig], params: EngineParams, state: State, chip: Chip
 ) -> list[dict[str, Any]]:
     """Bytes that each kind of round must read on one device, every slot of the caches counted, and their least time."""
-    own = [leaf for path, leaf in _leaves(state, "state") if path.startswith("state.cache") and _CACHE.match(path)]
-    target = _read(params.target, configs["target"]) + _held(own)
+    held = [leaf for path, leaf in _leaves(state, "state") if path.startswith("state.cache") and _CACHE.match(path)]
+    target = _read(params.target, configs["target"]) + _held(held)
     out = [{"round": "plain, or drafts that cost nothing", "bytes": target}]
     for index, source in enumerate(setup.sources):
         if source.cost != MODEL:
             continue
+        drafts = min(setup.lookahead, source.most or setup.lookahead)
+        passes = 1 if source.most else drafts  # heads that guess side by side are read once
+        trained = params.drafts.get(source.name) if source.name not in configs else None
+        own = 0 if trained is None else _held(leaf for name, leaf in trained.items() if name != "embed_tokens.weight")
         if source.reuse_layers:
             share = source.reuse_layers / configs["target"].num_layers
             head = _bytes(_local(_head(params.target)), _head(params.target).dtype)
-            each, verify = head + round(share * (target - head)), target - round(share * (target - head))
+            each = (own or head) + round(share * (target - head))
+            verify = target - round(share * (target - head))
         else:
             cache = [leaf for path, leaf in _leaves(state.sources[index], "state.sources") if _CACHE.match(path)]
-            each, verify = _read(params.drafts[source.name], configs[source.name]) + _held(cache), target
-        out.append({"round": f"{setup.lookahead} drafts of {source.name}", "bytes": verify + setup.lookahead * each})
+            weights = own if trained is not None else _read(params.drafts[source.name], configs[source.name])
+            each, verify = weights + _held(cache), target
+        out.append({"round": f"{drafts} drafts of {source.name}", "bytes": verify + passes * each})
     return [each | {"seconds": each["bytes"] / chip.bandwidth} for each in out]
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from jaxspec.bench import contenders as who
 from jaxspec.bench import summary
-from jaxspec.bench.cases import Case, read_cases
 from jaxspec.bench.measure import Timing, Told, measure
 from jaxspec.bench.micro import READ_BYTES, cores, step_costs
 from jaxspec.bench.provenance import load as machine_load
@@ -17,6 +16,7 @@ from jaxspec.contracts import Setup
 from jaxspec.decode import DEFAULT_LOOKAHEAD
 from jaxspec.pipeline import PREFERRED, Pipeline, load
 from jaxspec.sources import check_draft
+from jaxspec.text import Case, read_cases
 
 PEERS = ("transformers",)
 

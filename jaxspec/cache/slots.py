@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from jaxspec.sharding import by_rows, keep_whole
 
@@ -181,6 +181,19 @@ def _write_row(slots: jax.Array, fresh: jax.Array, start: jax.Array, row: int, r
     wrapped = jnp.take(fresh, jnp.minimum(t, width - 1), axis=2)
     front = jnp.where((t < width)[None, None, :, None], wrapped, front)
     return jax.lax.dynamic_update_slice(slots, front, (row, 0, 0, 0))
+
+
+def append(
+    old: Shaped[Array, "B S"], fresh: Shaped[Array, "B A"], length: Int[Array, "B"], count: Int[Array, "B"]
+) -> Shaped[Array, "B S"]:
+    """`old` with each row's first `count` entries of `fresh` from its length on.
+
+    length 4, fresh 7 8, count 2:   index - length   -4 -3 -2 -1  0  1  2
+    """
+    offset = jnp.arange(old.shape[1], dtype=jnp.int32)[None, :] - length[:, None]
+    here = (offset >= 0) & (offset < count[:, None])
+    at = jnp.clip(offset, 0, fresh.shape[1] - 1)
+    return jnp.where(here, jnp.take_along_axis(fresh, at, axis=1), old)
 
 
 def first_tokens(window: Window, width: int) -> Window:

@@ -72,7 +72,7 @@ def _chunk(setup: Setup, params: EngineParams, state: State, start: jax.Array, w
 
     window, features = in_branch(taken, jnp.any(count > 0))
     cache = setup.target.commit(state.cache, window, None, count)
-    sources = absorb(setup, state.sources, features, count)
+    sources = absorb(setup, state.sources, features, positions[:, 0], count)
     return constrain(dataclasses.replace(state, cache=cache, sources=sources), setup.mesh)
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from jaxspec.buckets import bucket_index
+from jaxspec.cache import append
 from jaxspec.contracts import Choice, EngineParams, Proposal, Setup, Verdict, View
 from jaxspec.decode.state import State, look, on_mesh
 from jaxspec.drafts import bank
@@ -48,7 +49,7 @@ def step(setup: Setup, params: EngineParams, state: State) -> tuple[State, StepI
     judged = _judge(setup, params, view, proposal, choice, scratches, width, jnp.any(rode), carrier)
     verdict, outcome = _emit(view, judged)
     tokens, logprobs = _append(state, verdict)
-    sources = bank.absorb(setup, sources, judged.features, verdict.count)
+    sources = bank.absorb(setup, sources, judged.features, view.length - 1, verdict.count)
     sources = bank.observe(setup, view, sources, scratches, choice, verdict)
     fresh = State(
         tokens=tokens,
@@ -129,21 +130,11 @@ def _emit(view: View, judged: Judged) -> tuple[Verdict, Rows]:
 
 
 def _append(state: State, verdict: Verdict) -> tuple[jax.Array, jax.Array | None]:
-    """Tokens and log-probabilities with the emitted ones at each row's length.
-
-    length 4, emitted 7 8, count 2:   index - length   -4 -3 -2 -1  0  1  2
-    """
-    offset = jnp.arange(state.tokens.shape[1], dtype=jnp.int32)[None, :] - state.length[:, None]
-    fresh = (offset >= 0) & (offset < verdict.count[:, None])
-    at = jnp.clip(offset, 0, verdict.emitted.shape[1] - 1)
-
-    def put(old: jax.Array, new: jax.Array) -> jax.Array:
-        return jnp.where(fresh, jnp.take_along_axis(new, at, axis=1), old)
-
+    """Tokens and log-probabilities with the emitted ones at each row's length."""
     logprobs = state.logprobs
     if logprobs is not None and verdict.logprobs is not None:
-        logprobs = put(logprobs, verdict.logprobs)
-    return put(state.tokens, verdict.emitted), logprobs
+        logprobs = append(logprobs, verdict.logprobs, state.length, verdict.count)
+    return append(state.tokens, verdict.emitted, state.length, verdict.count), logprobs
 
 
 __all__ = ["StepInfo", "step"]

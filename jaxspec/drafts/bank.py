@@ -7,7 +7,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from jaxspec.contracts import FREE, MODEL, Choice, EngineParams, Features, Proposal, Setup, Signals, Verdict, View
+from jaxspec.contracts import (
+    FREE,
+    MODEL,
+    Choice,
+    DraftSource,
+    EngineParams,
+    Features,
+    Proposal,
+    Setup,
+    Signals,
+    Verdict,
+    View,
+)
 from jaxspec.drafts.none import empty_proposal
 from jaxspec.tree import depths
 from jaxspec.typing import PyTree, RowMask, Rows
@@ -140,13 +152,17 @@ def _merge(into: Proposal, drafted: Proposal, rows: RowMask) -> Proposal:
     )
 
 
-def absorb(setup: Setup, states: tuple[PyTree, ...], features: Features, count: Rows) -> tuple[PyTree, ...]:
-    """Every source's state with the features it asked for of the tokens that enter the target's cache."""
-    each = zip(setup.sources, states, strict=True)
-    return tuple(
-        state if source.absorb is None else source.absorb(state, {tap: features[tap] for tap in source.taps}, count)
-        for source, state in each
-    )
+def absorb(
+    setup: Setup, states: tuple[PyTree, ...], features: Features, start: Rows, count: Rows
+) -> tuple[PyTree, ...]:
+    """Every source's state with the features it asked for of the tokens that enter the target's cache at `start`."""
+
+    def taken(source: DraftSource, state: PyTree) -> PyTree:
+        if source.absorb is None:
+            return state
+        return source.absorb(state, {tap: features[tap] for tap in source.taps}, start, count)
+
+    return tuple(taken(source, state) for source, state in zip(setup.sources, states, strict=True))
 
 
 def learn(

@@ -1,6 +1,8 @@
 """How a model draft turns its logits into drafted tokens, one depth at a time, shared by every such source."""
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +12,9 @@ from jaxspec.contracts import EngineParams, Proposal, View
 from jaxspec.drafts.none import empty_proposal
 from jaxspec.sampling import Purpose, argmax, gumbel, pick, warp
 from jaxspec.typing import RowMask, Rows
+
+Take = Callable[["Drawing", jax.Array, jax.Array], "Drawing"]
+"""(drawing, logits [B, Vq], depth) -> the drawing with one draft more."""
 
 
 class Drawing(NamedTuple):
@@ -30,18 +35,21 @@ def own_params(params: EngineParams, name: str) -> Any:
     return params.drafts[name]
 
 
-def begin(view: View, lookahead: Rows, *, depth: int, vocab: int | None) -> Drawing:
-    """Nothing drawn yet; rows with lookahead 0 never start.
+def begin(
+    view: View, lookahead: Rows, *, most: int, vocab_size: int, vocab_width: int, verify: str
+) -> tuple[Drawing, Take]:
+    """Nothing drawn yet, and `draw` with what the source was made with. Rows with lookahead 0 never start.
 
     Args:
-        depth: largest lookahead, static.
-        vocab: width of the kept draft laws; None where they are not kept.
+        most: largest lookahead. Static.
+        vocab_size, vocab_width, verify: as in `jaxspec.drafts.lm.lm`. Static.
     """
-    rows = view.length.shape[0]
-    proposal = empty_proposal(rows, depth)
-    if vocab is not None:
-        proposal = proposal._replace(q_log=jnp.zeros((rows, depth, vocab), jnp.float32))
-    return Drawing(proposal._replace(sampled=samples(view)), (lookahead > 0) & view.active)
+    proposal = empty_proposal(view.length.shape[0], most)
+    if verify == "rejection":
+        proposal = proposal._replace(q_log=jnp.zeros((*proposal.tokens.shape, vocab_width), jnp.float32))
+    begun = Drawing(proposal._replace(sampled=samples(view)), (lookahead > 0) & view.active)
+    sizes = {"coupled": verify == "coupled", "vocab": vocab_size, "width": vocab_width}
+    return begun, functools.partial(draw, view=view, lookahead=lookahead, **sizes)
 
 
 def samples(view: View) -> RowMask:

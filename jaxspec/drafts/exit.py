@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec.contracts import MODEL, DraftSource, EngineParams, Features, Proposal, Reuse, View
-from jaxspec.drafts.draw import Drawing, begin, draw, own_params
+from jaxspec.drafts.draw import Drawing, begin, own_params
 from jaxspec.models.api import LanguageModel
 from jaxspec.models.heads import DraftConfig, bind_head, draft_logits, spread
 from jaxspec.models.tapped import layers_of, tapped
@@ -88,9 +88,6 @@ def early_exit(
         init=lambda rows, capacity, dtype: (),
         propose=functools.partial(_propose, exit_),
         observe=lambda state, scratch, view, ran, verdict: state,
-        catch_up=None,
-        lag=None,
-        max_positions=None,
         samples=True,
         reuse=lambda scratch: Reuse(scratch.hidden, scratch.window, scratch.features),
         reuse_layers=layers,
@@ -123,14 +120,13 @@ def _propose(exit_: Exit, params: EngineParams, view: View, state: PyTree, looka
         jax.eval_shape(lambda t: run(t, 0, None, logits=False)[1], jnp.zeros((rows, w), jnp.int32)) for w in (1, 2)
     ]
     axes = token_axes(*shapes)
-    vocab = exit_.vocab_width if exit_.verify == "rejection" else None
-    take = functools.partial(
-        draw,
-        view=view,
-        lookahead=lookahead,
-        coupled=exit_.verify == "coupled",
-        vocab=exit_.vocab_size,
-        width=exit_.vocab_width,
+    begun, take = begin(
+        view,
+        lookahead,
+        most=exit_.lookahead,
+        vocab_size=exit_.vocab_size,
+        vocab_width=exit_.vocab_width,
+        verify=exit_.verify,
     )
 
     def body(carry: tuple[jax.Array, jax.Array, Drawing, Scratch]) -> tuple[jax.Array, jax.Array, Drawing, Scratch]:
@@ -147,7 +143,7 @@ def _propose(exit_: Exit, params: EngineParams, view: View, state: PyTree, looka
     start = (
         jnp.int32(0),
         pending,
-        begin(view, lookahead, depth=exit_.lookahead, vocab=vocab),
+        begun,
         allocate(shapes[0], axes, carried),
     )
     depth, token, drawing, scratch = jax.lax.while_loop(going, body, start)

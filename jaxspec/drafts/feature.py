@@ -23,7 +23,7 @@ from jaxtyping import Array, Float
 from jaxspec.buckets import bucket_index
 from jaxspec.cache import Cache, LayerCache, Window, commit, for_reading, init_cache, visible
 from jaxspec.contracts import MODEL, DraftSource, EngineParams, Features, Proposal, Verdict, View
-from jaxspec.drafts.draw import begin, draw, own_params
+from jaxspec.drafts.draw import begin, own_params
 from jaxspec.models.heads import DraftConfig, bind_head, draft_logits, spread
 from jaxspec.models.layers import rope_tables
 from jaxspec.models.rope import frequencies
@@ -42,8 +42,7 @@ class FeatureState(NamedTuple):
     """The layer's cache of pairs, and the target's features of all committed tokens."""
 
     cache: Cache
-    features: Float[Array, "B S X"]  # taps side by side
-    seen: Rows  # tokens whose features are there
+    features: Float[Array, "B S X"]  # taps side by side; entries at and beyond the row's end mean nothing
 
 
 class Scratch(NamedTuple):
@@ -85,7 +84,7 @@ def feature(
         sizes = {"kv_heads": body.num_kv_heads, "head_dim": body.head_dim}
         cache = init_cache(rows, capacity + CATCH_UP, **sizes, windows=(None,), headroom=CATCH_UP, dtype=dtype)
         store = jnp.zeros((rows, capacity + room, len(config.taps) * config.feature_size), dtype)
-        return FeatureState(cache, store, jnp.zeros(rows, jnp.int32))
+        return FeatureState(cache, store)
 
     return DraftSource(
         name=name,
@@ -97,8 +96,6 @@ def feature(
         lag=lag,
         max_positions=body.max_positions,
         samples=True,
-        reuse=None,
-        reuse_layers=0,
         taps=config.taps,
         absorb=functools.partial(_absorb, config.taps),
     )
@@ -109,13 +106,13 @@ def lag(state: FeatureState, view: View) -> Rows:
     return jnp.maximum(view.length - 2 - state.cache.length, 0)
 
 
-def _absorb(taps: tuple[int, ...], state: FeatureState, features: Features, count: Rows) -> FeatureState:
-    """Features at each row's end; what lies past `count` is overwritten by the next."""
+def _absorb(taps: tuple[int, ...], state: FeatureState, features: Features, start: Rows, count: Rows) -> FeatureState:
+    """Features at each row's end; what lies past `count` is overwritten by the next, or lies beyond the row's end."""
     fresh = jnp.concatenate([features[tap] for tap in taps], axis=-1).astype(state.features.dtype)
     store = state.features
     for row in range(len(count)):
-        store = jax.lax.dynamic_update_slice(store, fresh[row : row + 1], (row, state.seen[row], 0))
-    return state._replace(features=store, seen=state.seen + count)
+        store = jax.lax.dynamic_update_slice(store, fresh[row : row + 1], (row, start[row], 0))
+    return state._replace(features=store)
 
 
 class _Pass(NamedTuple):
@@ -209,11 +206,14 @@ def _propose(
     widest = jnp.max(jnp.where(lookahead > 0, first, 1))
     branches = [functools.partial(opening, width) for width in FIRST]
     logits, hidden, k, v = jax.lax.switch(bucket_index(widest, FIRST), branches)
-    kept = head.vocab_width if head.verify == "rejection" else None
-    drawing = begin(view, lookahead, depth=head.lookahead, vocab=kept)
-    coupled = head.verify == "coupled"
-    sizes = {"vocab": head.vocab_size, "width": head.vocab_width}
-    take = functools.partial(draw, view=view, lookahead=lookahead, coupled=coupled, **sizes)
+    begun, take = begin(
+        view,
+        lookahead,
+        most=head.lookahead,
+        vocab_size=head.vocab_size,
+        vocab_width=head.vocab_width,
+        verify=head.verify,
+    )
     slots = jnp.arange(carried + 1, dtype=jnp.int32)[None, :]
 
     def body(carry: tuple) -> tuple:
@@ -231,8 +231,8 @@ def _propose(
         depth, drawing, *_ = carry
         return jnp.any(drawing.alive & (depth < lookahead))
 
-    drawing = take(drawing, spread(logits, own["output.inverse"]), jnp.int32(0))
-    _, drawing, _, k, v = jax.lax.while_loop(going, body, (jnp.int32(1), drawing, hidden, k, v))
+    begun = take(begun, spread(logits, own["output.inverse"]), jnp.int32(0))
+    _, drawing, _, k, v = jax.lax.while_loop(going, body, (jnp.int32(1), begun, hidden, k, v))
     window = Window((k[:, :, : FIRST[-1]],), (v[:, :, : FIRST[-1]],), jnp.zeros((len(first), FIRST[-1]), jnp.int32))
     return drawing.proposal, Scratch(window, first)
 

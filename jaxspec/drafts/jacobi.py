@@ -94,12 +94,6 @@ def jacobi(
         init=functools.partial(_init, options),
         propose=functools.partial(_propose, options),
         observe=lambda state, scratch, view, ran, verdict: state,
-        catch_up=None,
-        lag=None,
-        max_positions=None,
-        samples=False,
-        reuse=None,
-        reuse_layers=0,
         branch=Branch(
             _parents(columns, size - 1), functools.partial(_nodes, options), functools.partial(_learn, options)
         ),

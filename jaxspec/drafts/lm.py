@@ -17,7 +17,7 @@ from jax.typing import DTypeLike
 
 from jaxspec.buckets import bucket_index
 from jaxspec.contracts import MODEL, DraftSource, EngineParams, Proposal, Verdict, View
-from jaxspec.drafts.draw import Drawing, begin, draw, own_params
+from jaxspec.drafts.draw import Drawing, begin, own_params
 from jaxspec.models.api import LanguageModel, Output
 from jaxspec.models.windows import in_branch, pad, place, token_axes
 from jaxspec.tree import ancestors, chain
@@ -95,8 +95,6 @@ def lm(
         lag=lag,
         max_positions=model.config.max_positions,
         samples=True,
-        reuse=None,
-        reuse_layers=0,
     )
 
 
@@ -147,15 +145,13 @@ def _propose(
     widest = jnp.max(jnp.where(lookahead > 0, first, 1))
     branches = [functools.partial(opening, width) for width in FIRST]
     logits, window = jax.lax.switch(bucket_index(widest, FIRST), branches)
-    sampled_width = draft.vocab_width if draft.verify == "rejection" else None
-    drawing = begin(view, lookahead, depth=draft.lookahead, vocab=sampled_width)
-    take = functools.partial(
-        draw,
-        view=view,
-        lookahead=lookahead,
-        coupled=draft.verify == "coupled",
-        vocab=draft.vocab_size,
-        width=draft.vocab_width,
+    begun, take = begin(
+        view,
+        lookahead,
+        most=draft.lookahead,
+        vocab_size=draft.vocab_size,
+        vocab_width=draft.vocab_width,
+        verify=draft.verify,
     )
     slots = jnp.arange(carried + 1, dtype=jnp.int32)[None, :]
 
@@ -172,7 +168,7 @@ def _propose(
         depth, drawing, _ = carry
         return jnp.any(drawing.alive & (depth < lookahead))
 
-    start = (jnp.int32(1), take(drawing, logits, jnp.int32(0)), window)
+    start = (jnp.int32(1), take(begun, logits, jnp.int32(0)), window)
     depth, drawing, window = jax.lax.while_loop(going, body, start)
     return drawing.proposal, Scratch(window, first, jnp.minimum(drawing.proposal.count, depth - 1))
 

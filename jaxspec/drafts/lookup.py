@@ -53,12 +53,6 @@ def lookup(*, max_match: int = 6, min_match: int = 2, lookahead: int) -> DraftSo
         init=lambda rows, capacity, dtype: (),
         propose=propose,
         observe=lambda state, scratch, view, ran, verdict: state,
-        catch_up=None,
-        lag=None,
-        max_positions=None,
-        samples=False,
-        reuse=None,
-        reuse_layers=0,
     )
 
 

@@ -17,7 +17,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from jaxspec.contracts import MODEL, DraftSource, EngineParams, Proposal, View
-from jaxspec.drafts.draw import Drawing, begin, draw, own_params
+from jaxspec.drafts.draw import Drawing, begin, own_params
 from jaxspec.models.heads import DraftConfig, bind_head, draft_logits, spread
 from jaxspec.typing import PyTree, Rows
 
@@ -77,14 +77,9 @@ def medusa(
         init=init,
         propose=functools.partial(_propose, heads),
         observe=lambda state, scratch, view, ran, verdict: state,
-        catch_up=None,
-        lag=None,
-        max_positions=None,
         samples=True,
-        reuse=None,
-        reuse_layers=0,
         taps=(layers,),
-        absorb=lambda state, features, count: _absorb(state, features[layers], count),
+        absorb=lambda state, features, start, count: _absorb(state, features[layers], count),
         most=config.heads,
     )
 
@@ -100,22 +95,20 @@ def _propose(
 ) -> tuple[Proposal, Scratch]:
     config, own = heads.config, own_params(params, heads.name)
     hidden = state.astype(own["norm.weight"].dtype).T[:, :, None]
-    vectors = bind_head(config)(own)(hidden)
+    depth = min(heads.lookahead, config.heads)
+    vectors = bind_head(config)(own)(hidden)[:depth]
     if config.own_output:
         each = [draft_logits(config, own, x, head=i)[:, 0] for i, x in enumerate(vectors)]
         logits = jnp.stack(each, 1)
     else:
         logits = draft_logits(config, own, jnp.concatenate(vectors, axis=-1))
-    depth = min(heads.lookahead, config.heads)
-    kept = heads.vocab_width if heads.verify == "rejection" else None
-    drawing = begin(view, lookahead, depth=heads.lookahead, vocab=kept)
-    take = functools.partial(
-        draw,
-        view=view,
-        lookahead=lookahead,
-        coupled=heads.verify == "coupled",
-        vocab=heads.vocab_size,
-        width=heads.vocab_width,
+    begun, take = begin(
+        view,
+        lookahead,
+        most=heads.lookahead,
+        vocab_size=heads.vocab_size,
+        vocab_width=heads.vocab_width,
+        verify=heads.verify,
     )
 
     def body(carry: tuple[jax.Array, Drawing]) -> tuple[jax.Array, Drawing]:
@@ -127,8 +120,8 @@ def _propose(
         at, drawing = carry
         return (at < depth) & jnp.any(drawing.alive & (at < lookahead))
 
-    _, drawing = jax.lax.while_loop(going, body, (jnp.int32(0), drawing))
-    top, at = jax.lax.top_k(logits[:, :depth], min(TOP, config.vocab))
+    _, drawn = jax.lax.while_loop(going, body, (jnp.int32(0), begun))
+    top, at = jax.lax.top_k(logits, min(TOP, config.vocab))
     tokens = jnp.take(own["output.ids"], at)
-    log_q = top - jax.nn.logsumexp(logits[:, :depth], axis=-1, keepdims=True)
-    return drawing.proposal, Scratch(tokens, log_q)
+    log_q = top - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+    return drawn.proposal, Scratch(tokens, log_q)

@@ -62,12 +62,6 @@ def ngram(*, name: str = NAME, threshold: float = 0.5, lookahead: int) -> DraftS
         init=lambda rows, capacity, dtype: (),
         propose=functools.partial(_propose, name, threshold, lookahead),
         observe=lambda state, scratch, view, ran, verdict: state,
-        catch_up=None,
-        lag=None,
-        max_positions=None,
-        samples=False,
-        reuse=None,
-        reuse_layers=0,
     )
 
 

@@ -24,12 +24,6 @@ def none(*, lookahead: int) -> DraftSource:
         init=lambda rows, capacity, dtype: (),
         propose=propose,
         observe=lambda state, scratch, view, ran, verdict: state,
-        catch_up=None,
-        lag=None,
-        max_positions=None,
-        samples=False,
-        reuse=None,
-        reuse_layers=0,
     )
 
 

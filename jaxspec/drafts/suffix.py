@@ -21,6 +21,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxspec.cache import append
 from jaxspec.contracts import FREE, DraftSource, EngineParams, Proposal, Verdict, View
 from jaxspec.typing import PyTree, RowMask, Rows
 
@@ -83,12 +84,6 @@ def suffix(
         init=_init,
         propose=functools.partial(_propose, options),
         observe=functools.partial(_observe, options),
-        catch_up=None,
-        lag=None,
-        max_positions=None,
-        samples=False,
-        reuse=None,
-        reuse_layers=0,
     )
 
 
@@ -158,24 +153,14 @@ def _observe(
 ) -> SuffixState:
     """The matches of the text with the committed tokens; all anew where the state is behind, as after prefill."""
     del scratch, ran
-    tokens, length = _appended(view, verdict), view.length + verdict.count
+    tokens = append(view.tokens, verdict.emitted, view.length, verdict.count)
+    length = view.length + verdict.count
     match = jax.lax.cond(
         jnp.all(state.seen == view.length),
         lambda: longer(state.match, tokens, length, verdict.count, verdict.emitted.shape[1], options.max_match),
         lambda: matches(tokens, tokens, length, options.max_match),
     )
     return SuffixState(match, length)
-
-
-def _appended(view: View, verdict: Verdict) -> Int[Array, "B S"]:
-    """Tokens with the emitted ones at each row's length.
-
-    length 4, emitted 7 8, count 2:   index - length   -4 -3 -2 -1  0  1  2
-    """
-    offset = jnp.arange(view.tokens.shape[1], dtype=jnp.int32)[None, :] - view.length[:, None]
-    fresh = (offset >= 0) & (offset < verdict.count[:, None])
-    at = jnp.clip(offset, 0, verdict.emitted.shape[1] - 1)
-    return jnp.where(fresh, jnp.take_along_axis(verdict.emitted, at, axis=1), view.tokens)
 
 
 def matches(places: Int[Array, "R S"], tokens: Int[Array, "B T"], length: Rows, most: int) -> Int[Array, "B S"]:

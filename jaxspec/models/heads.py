@@ -22,7 +22,7 @@ from jaxspec.models.config import ModelConfig
 from jaxspec.models.decoder import FeedForward
 from jaxspec.models.layers import Linear, RMSNorm, linear, rms_norm, softcap
 from jaxspec.models.limits import SIZES, check_integer
-from jaxspec.typing import Params, PyTree
+from jaxspec.typing import Params
 
 KINDS = ("medusa", "feature", "lm", "exit")
 
@@ -84,6 +84,18 @@ class DraftConfig:
     def feature_size(self) -> int:
         """Width of the target's residual stream."""
         return self.body.hidden_size if self.target_size is None else self.target_size
+
+
+def draft_body(target: ModelConfig, layers: int) -> ModelConfig:
+    """Layers as the target's: its width, heads, norms and rotary embedding; no output matrix of their own."""
+    plain = {"windows": (), "fused": False, "rope_local_theta": None, "tie_embeddings": True}
+    return dataclasses.replace(target, num_layers=layers, **plain)
+
+
+def default_taps(layers: int) -> tuple[int, ...]:
+    """A low, a middle and a high layer: 2, two fifths, four fifths.   30 -> 2 12 24"""
+    low, middle, high = min(2, layers), round(layers * 0.4), round(layers * 0.8)
+    return tuple(sorted({max(1, low), max(1, middle), max(1, high)}))
 
 
 class Residual(nnx.Module):
@@ -256,20 +268,8 @@ def small_model(config: DraftConfig) -> LanguageModel:
     """
     base = language_model(config.body)
 
-    def forward(
-        params: Params,
-        tokens: jax.Array,
-        positions: jax.Array,
-        mask: jax.Array,
-        cache: PyTree,
-        carried: PyTree | None = None,
-        *,
-        layers: tuple[int, int] | None = None,
-        hidden: jax.Array | None = None,
-        logits: bool = True,
-    ) -> Output:
-        part = {"layers": layers, "hidden": hidden}
-        out = base.forward(params, tokens, positions, mask, cache, carried, logits=False, **part)
+    def forward(params: Params, *inputs: Any, logits: bool = True, **part: Any) -> Output:
+        out = base.forward(params, *inputs, logits=False, **part)
         said = spread(small_logits(config, params, out.hidden), params["output.inverse"]) if logits else None
         return out._replace(logits=said)
 

@@ -61,6 +61,14 @@ class Tokenizer:
             raise ValueError(f"cannot decode token id {min(numbers)}: ids start at 0")
         return self.backend.decode(numbers, skip_special_tokens=skip_special)
 
+    def prompt(self, prompt: str | Sequence[Mapping[str, object]], *, chat: bool) -> list[int]:
+        """The ids of a prompt: of its chat where `chat` (a string is the user's turn) or where it is messages."""
+        if not isinstance(prompt, str):
+            return self.chat(prompt)
+        if not prompt:
+            raise ValueError("the prompt is empty; give at least one character")
+        return self.chat([{"role": "user", "content": prompt}]) if chat else self.encode(prompt)
+
     def chat(
         self,
         messages: Sequence[Mapping[str, object]],

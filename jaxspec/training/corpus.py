@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import json
 import os
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -12,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from jaxspec import decode
-from jaxspec.contracts import EngineParams
+from jaxspec.contracts import EngineParams, Setup
 from jaxspec.sampling import warpers
+from jaxspec.training.claim import claim
 
 SETTINGS = "settings.json"
 
@@ -84,11 +84,13 @@ def generate_corpus(
         ValueError: a folder with shards of other prompts or settings (the first difference is named).
     """
     folder = Path(out)
-    claim(folder, dataclasses.asdict(how) | {"prompts": _digest(prompts), "count": len(prompts)})
+    settings = dataclasses.asdict(how) | {"prompts": _digest(prompts), "count": len(prompts)}
+    claim(folder / SETTINGS, settings, what="a corpus")
     order = np.random.default_rng(how.seed).permutation(len(prompts))
     parts = [order[start : start + how.shard] for start in range(0, len(order), how.shard)]
     verify = "coupled" if how.temperature > 0 else "greedy"
     setup = decode.make_setup(model, drafts=(), lookahead=0, verify=verify, vocab_size=vocab_size)
+    said = {name: getattr(how, name) for name in ("rows", "max_new_tokens", "temperature", "top_p")}
     files, done, made = [], 0, 0
     for number, part in enumerate(parts):
         file = folder / f"shard-{number:05d}.npz"
@@ -100,7 +102,9 @@ def generate_corpus(
         answered: list[list[int]] = []
         for start in range(0, len(part), how.rows):
             batch = [list(prompts[i]) for i in part[start : start + how.rows]]
-            fresh = _answer(setup, params, batch, how, stop_ids, number * how.shard + start)
+            seed = (how.seed * 1_000_003 + number * how.shard + start) % 2**31
+            found = answer(setup, params, batch, seed=seed, stop_ids=stop_ids, **said)
+            fresh = found.tokens[: len(batch)]
             answered += [p + a for p, a in zip(batch, fresh, strict=True)]
             done, made = done + len(batch), made + sum(map(len, fresh))
             told(done, len(prompts), made)
@@ -108,23 +112,32 @@ def generate_corpus(
     return files
 
 
-def _answer(
-    setup: Any, params: EngineParams, batch: list[list[int]], how: Answering, stop_ids: Sequence[int], first: int
-) -> list[list[int]]:
-    """Answers of one batch, filled up to `rows` rows with copies that answer one token, so that one shape compiles."""
-    missing = how.rows - len(batch)
-    limits = [how.max_new_tokens] * len(batch) + [1] * missing
-    warp = warpers(how.rows, temperature=how.temperature, top_p=how.top_p, vocab_size=setup.vocab_size)
-    found = decode.generate(
+def answer(
+    setup: Setup,
+    params: EngineParams,
+    prompts: Sequence[Sequence[int]],
+    *,
+    rows: int,
+    max_new_tokens: int,
+    stop_ids: Sequence[int],
+    seed: int,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+) -> decode.Generation:
+    """Answers to at most `rows` prompts, filled up with copies that answer one token, so that one shape compiles.
+
+    The first rows of the result are the prompts'.
+    """
+    missing = rows - len(prompts)
+    return decode.generate(
         setup,
         params,
-        batch + [batch[0]] * missing,
-        max_new_tokens=limits,
+        [*prompts, *[prompts[0]] * missing],
+        max_new_tokens=[max_new_tokens] * len(prompts) + [1] * missing,
         stop_ids=tuple(stop_ids),
-        seed=(how.seed * 1_000_003 + first) % 2**31,
-        warp=warp,
+        seed=seed,
+        warp=warpers(rows, temperature=temperature, top_p=top_p, vocab_size=setup.vocab_size),
     )
-    return found.tokens[: len(batch)]
 
 
 def read_shard(file: str | Path) -> Shard:
@@ -163,24 +176,6 @@ def write_shard(file: Path, rows: list[list[int]], prompts: list[int], index: li
         )
         stream.flush()
         os.fsync(stream.fileno())
-    beside.replace(file)
-
-
-def claim(folder: Path, settings: dict[str, Any]) -> None:
-    """Write the settings, or compare them with those that the folder was begun with."""
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / SETTINGS
-    if file.exists():
-        before = json.loads(file.read_text(encoding="utf-8"))
-        for name, value in settings.items():
-            if before.get(name) != value:
-                raise ValueError(
-                    f"{folder} holds a corpus with {name} {before.get(name)!r}, asked for is {value!r}; "
-                    "give the same settings to go on with it, or another folder"
-                )
-        return
-    beside = file.with_suffix(".part")
-    beside.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     beside.replace(file)
 
 

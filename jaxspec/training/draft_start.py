@@ -1,21 +1,13 @@
 """Where a draft's training starts: from the target's own weights."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.models import ModelConfig
 from jaxspec.models.heads import DraftConfig, init_head
 from jaxspec.typing import Params
-
-
-def draft_body(target: ModelConfig, layers: int) -> ModelConfig:
-    """Layers as the target's: its width, heads, norms and rotary embedding; no output matrix of their own."""
-    plain = {"windows": (), "fused": False, "rope_local_theta": None, "tie_embeddings": True}
-    return dataclasses.replace(target, num_layers=layers, **plain)
 
 
 def start(

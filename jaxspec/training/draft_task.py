@@ -12,11 +12,11 @@ import jax.numpy as jnp
 from jaxspec.checkpoint import Artifact, attach, fingerprint, open_draft
 from jaxspec.checkpoint.artifact import IDS, shared
 from jaxspec.models import unfuse
-from jaxspec.models.heads import DraftConfig
+from jaxspec.models.heads import DraftConfig, default_taps, draft_body
 from jaxspec.pipeline import Loaded, load_model
 from jaxspec.training.corpus import SETTINGS
 from jaxspec.training.draft_data import frequent_tokens, split_parts
-from jaxspec.training.draft_start import draft_body, start
+from jaxspec.training.draft_start import start
 from jaxspec.training.live import See, as_kept, for_context, live, text_parts
 from jaxspec.training.options import Options
 from jaxspec.training.progress import bar
@@ -79,12 +79,6 @@ def prepare(options: Options) -> Task:
         context |= for_context(target.params)
         taps, see = (), live(target.model, taps=taps, vocab_size=vocab)
     return Task(target, weights, corpus, parts, held, taps, see, draft, first, context)
-
-
-def default_taps(layers: int) -> tuple[int, ...]:
-    """A low, a middle and a high layer: 2, two fifths, four fifths.   30 -> 2 12 24"""
-    low, middle, high = min(2, layers), round(layers * 0.4), round(layers * 0.8)
-    return tuple(sorted({max(1, low), max(1, middle), max(1, high)}))
 
 
 def kept_taps(layers: int) -> tuple[int, ...]:
@@ -157,7 +151,7 @@ def _teach(
     sizes = {"taps": taps, "top": min(options.top, vocab), "vocab_size": vocab, "corpus": digest}
     with bar("teacher") as told:
         build_teacher(target.model, target.params, shards, folder, target=weights, **sizes, told=told)
-    return open_teacher(folder).parts
+    return open_teacher(folder)
 
 
 def _first(options: Options, target: Loaded, parts: tuple[Part, ...], params: Params) -> tuple[DraftConfig, Params]:

@@ -9,10 +9,9 @@ import numpy as np
 
 from jaxspec.models import LanguageModel
 from jaxspec.models.tapped import tapped
-from jaxspec.training.corpus import read_shard
 from jaxspec.training.draft_data import Batch
 from jaxspec.training.draft_loss import DraftLoss
-from jaxspec.training.teacher import WIDTHS, Law, Part, check_ids
+from jaxspec.training.teacher import Law, Part, documents_of, side_by_side
 from jaxspec.typing import Params
 
 PREFIX = "target."
@@ -77,11 +76,7 @@ def text_parts(shards: Sequence[Path], *, vocab_size: int) -> tuple[Part, ...]:
     """
     parts = []
     for shard in shards:
-        documents = [(row[: WIDTHS[-1]], prompt) for row, prompt in read_shard(shard).rows()]
-        check_ids(shard, documents, vocab_size)
-        lengths = [len(row) for row, _ in documents]
-        tokens = np.concatenate([row for row, _ in documents]).astype(np.int32)
+        tokens, starts, prompts = side_by_side(documents_of(shard, vocab_size))
         law = Law(np.zeros((len(tokens), 0), np.int32), np.zeros((len(tokens), 0), np.float16))
-        prompts = np.asarray([min(prompt, length) for (_, prompt), length in zip(documents, lengths, strict=True)])
-        parts.append(Part(tokens, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), prompts, law, {}))
+        parts.append(Part(tokens, starts, prompts, law, {}))
     return tuple(parts)

@@ -17,6 +17,7 @@ import orbax.checkpoint as ocp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxspec.checkpoint.staging import reason
+from jaxspec.training.claim import claim, replace
 from jaxspec.training.fit import Recipe
 from jaxspec.typing import Params, PyTree
 
@@ -93,7 +94,7 @@ def train(
             or a folder of another run.
     """
     folder = Path(folder)
-    _claim(folder, settings or {}, free)
+    claim(folder / SETTINGS, settings or {}, what="a run", free=free, error=TrainingError)
     optimizer = schedule.optimizer()
     update = jax.jit(functools.partial(_update, loss, optimizer, dtype), donate_argnums=(0, 1))
     params = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), params)
@@ -184,7 +185,7 @@ class _Log:
             with contextlib.suppress(ValueError):  # the last line of a killed run may be half a line
                 if json.loads(line)["step"] <= begun:
                     kept.append(line)
-        _replace(self.file, "".join(line + "\n" for line in kept))
+        replace(self.file, "".join(line + "\n" for line in kept))
 
     def read(self, params: Params | None) -> dict[str, Any]:
         """Means over the steps since the last look, once they, and `params`, are known to be numbers."""
@@ -252,33 +253,3 @@ def _saving(folder: Path, schedule: Schedule) -> Iterator[ocp.CheckpointManager]
     finally:
         with contextlib.suppress(Exception):  # what went wrong with a save was said when it was waited for
             saver.close()
-
-
-def _claim(folder: Path, settings: dict[str, Any], free: Sequence[str]) -> None:
-    """Write the settings, or compare them with those that the folder was begun with."""
-    file = folder / SETTINGS
-    settings = json.loads(json.dumps(settings))
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else settings
-    except OSError as error:
-        raise TrainingError(f"{folder} cannot be used ({reason(error)}); choose another") from error
-    except ValueError as error:
-        raise TrainingError(f"{file} is broken ({error}); choose another folder, or delete this one") from None
-    for name in sorted({*before, *settings} - {*free}):
-        if before.get(name) != settings.get(name):
-            raise TrainingError(
-                f"{folder} holds a run with {name} {before.get(name)!r}, asked for is {settings.get(name)!r}; "
-                "give the same settings to go on with it, or another folder"
-            )
-    try:
-        _replace(file, json.dumps(settings, indent=2) + "\n")
-    except OSError as error:
-        raise TrainingError(f"{file} cannot be written ({reason(error)}); free space or choose another") from error
-
-
-def _replace(file: Path, text: str) -> None:
-    """Write a file that is whole or as it was."""
-    beside = file.with_suffix(".part")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(file)

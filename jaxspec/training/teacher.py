@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxspec.models import LanguageModel
 from jaxspec.models.tapped import tapped
+from jaxspec.training.claim import claim
 from jaxspec.training.corpus import Told, read_shard
 from jaxspec.typing import Params
 
@@ -64,23 +65,19 @@ def build_teacher(
         target: fingerprint of its weights.
         taps: after how many layers the residual stream is kept, for feature, exit and medusa drafts.
         top: likeliest tokens kept a position; their mass is exact, the rest is one tail.
-        corpus: what tells the shards from another corpus's of the same names; not compared where None.
+        corpus: what tells the shards from another corpus's of the same names.
 
     Raises:
         ValueError: a folder made with other settings, a broken shard, ids outside the vocabulary.
     """
-    folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
-    settings: dict[str, Any] = {"target": target, "taps": list(taps), "top": top, "width": model.config.hidden_size}
-    if corpus is not None:
-        settings["corpus"] = corpus
-    _claim(folder / META, settings)
+    folder, width = Path(out), model.config.hidden_size
+    settings = {"target": target, "taps": taps, "top": top, "width": width, "corpus": corpus}
+    claim(folder / META, settings, what="a teacher")
     found, tokens = [], 0
     for number, shard in enumerate(shards):
         part = folder / shard.stem
         if not part.exists():
-            documents = [(row[: WIDTHS[-1]], prompt) for row, prompt in read_shard(shard).rows()]
-            check_ids(shard, documents, vocab_size)
+            documents = documents_of(shard, vocab_size)
             _write(part, documents, _run(model, params, documents, taps, top, vocab_size))
             tokens += sum(len(row) for row, _ in documents)
         found.append(part)
@@ -88,20 +85,38 @@ def build_teacher(
     return found
 
 
-def check_ids(shard: Path, documents: list[tuple[np.ndarray, int]], vocab_size: int) -> None:
-    """Refuse a shard of another vocabulary."""
+Document = tuple[np.ndarray, int]
+"""Token ids, int32, and how many of them are a prompt's."""
+
+
+def documents_of(shard: Path, vocab_size: int) -> list[Document]:
+    """A shard's documents, cut to the widest pass.
+
+    Raises:
+        ValueError: a broken shard, or one of another vocabulary.
+    """
+    documents = [(row[: WIDTHS[-1]], min(prompt, WIDTHS[-1])) for row, prompt in read_shard(shard).rows()]
     worst = max(int(row.max()) for row, _ in documents)
     if worst >= vocab_size:
         raise ValueError(
             f"{shard} has token id {worst}; this target's ids are 0 to {vocab_size - 1}, so it was tokenised with "
             "another vocabulary: generate the corpus with this target"
         )
+    return documents
+
+
+def side_by_side(documents: Sequence[Document]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Tokens, starts and prompts of documents, as a `Part` has them."""
+    lengths = [len(row) for row, _ in documents]
+    tokens = np.concatenate([row for row, _ in documents]).astype(np.int32)
+    starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return tokens, starts, np.asarray([prompt for _, prompt in documents], np.int32)
 
 
 def _run(
     model: LanguageModel,
     params: Params,
-    documents: list[tuple[np.ndarray, int]],
+    documents: list[Document],
     taps: tuple[int, ...],
     top: int,
     vocab_size: int,
@@ -138,46 +153,19 @@ def _look(
     return kept | {"ids": ids, "log_p": log_p.astype(jnp.float16)}
 
 
-def _write(part: Path, documents: list[tuple[np.ndarray, int]], kept: list[dict[str, np.ndarray]]) -> None:
+def _write(part: Path, documents: list[Document], kept: list[dict[str, np.ndarray]]) -> None:
     beside = part.with_suffix(".part")
     beside.mkdir(exist_ok=True)
-    lengths = [len(row) for row, _ in documents]
-    np.save(beside / "tokens.npy", np.concatenate([row for row, _ in documents]).astype(np.int32))
-    np.save(beside / "starts.npy", np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
-    np.save(beside / "prompts.npy", np.asarray([min(p, n) for (_, p), n in zip(documents, lengths, strict=True)]))
+    for name, array in zip(("tokens", "starts", "prompts"), side_by_side(documents), strict=True):
+        np.save(beside / f"{name}.npy", array)
     for name in kept[0]:
         joined = np.concatenate([each[name] for each in kept])
         np.save(beside / f"{name}.npy", joined.view(np.uint16) if joined.dtype == ml_dtypes.bfloat16 else joined)
     beside.rename(part)
 
 
-def _claim(file: Path, settings: dict[str, Any]) -> None:
-    if not file.exists():
-        file.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-    before = json.loads(file.read_text(encoding="utf-8"))
-    for name, value in settings.items():
-        if before.get(name, value) != value:  # a folder of an earlier version does not name its corpus
-            raise ValueError(
-                f"{file.parent} was made with {name} {before.get(name)!r}, asked for is {value!r}; give another folder"
-            )
-
-
-@dataclasses.dataclass(frozen=True)
-class Teacher:
-    """A folder of `build_teacher`, opened; nothing of it is in memory."""
-
-    target: str
-    taps: tuple[int, ...]
-    parts: tuple[Part, ...]
-
-    @property
-    def tokens(self) -> int:
-        """Tokens in all."""
-        return sum(len(part.tokens) for part in self.parts)
-
-
-def open_teacher(folder: str | Path) -> Teacher:
-    """Open what `build_teacher` wrote.
+def open_teacher(folder: str | Path) -> tuple[Part, ...]:
+    """What `build_teacher` wrote; nothing of it is in memory.
 
     Raises:
         ValueError: a folder that is none, or that holds no part yet, or a broken part.
@@ -190,7 +178,7 @@ def open_teacher(folder: str | Path) -> Teacher:
     parts = tuple(_open(part, meta) for part in sorted(folder.iterdir()) if part.is_dir() and part.suffix != ".part")
     if not parts:
         raise ValueError(f"{folder} holds no part of a teacher yet; make it from a corpus first")
-    return Teacher(meta["target"], tuple(meta["taps"]), parts)
+    return parts
 
 
 def _open(part: Path, meta: dict[str, Any]) -> Part:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from jaxspec.text import Tokenizer
-from jaxspec.training.corpus import claim, write_shard
+from jaxspec.training.claim import claim
+from jaxspec.training.corpus import SETTINGS, write_shard
 from jaxspec.training.data import read_text
 
 LONGEST = 512
@@ -41,7 +42,7 @@ def text_corpus(
             raise ValueError(f"{file} holds no text; give at least a sentence")
         documents += fresh
     settings = {"target": target, "text": [Path(file).name for file in files], "sha256": digest.hexdigest()}
-    claim(folder, settings | {"seed": seed, "count": len(documents)})
+    claim(folder / SETTINGS, settings | {"seed": seed, "count": len(documents)}, what="a corpus")
     order = np.random.default_rng(seed).permutation(len(documents)).tolist()
     shards = []
     for number, start in enumerate(range(0, len(order), SHARD)):

@@ -1,6 +1,5 @@
 """A draft in the real engine, on prompts that training never saw: what is accepted, by depth and by category."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,16 +10,14 @@ from jaxspec import decode
 from jaxspec.contracts import EngineParams, Setup
 from jaxspec.models.heads import DraftConfig
 from jaxspec.pipeline import Loaded
-from jaxspec.sampling import warpers
 from jaxspec.telemetry import Counters
-from jaxspec.text import decode_utf8, read_prompts
+from jaxspec.text import read_cases
+from jaxspec.training.corpus import answer
 from jaxspec.typing import Params
 
 NAME = "draft"
 ROWS = 8
 """Prompts answered side by side."""
-
-UNSORTED = "all"
 
 
 class Held(NamedTuple):
@@ -38,36 +35,23 @@ def read_held(path: str | Path, target: Loaded, *, per_category: int, max_new_to
             template is asked through it.
 
     Raises:
-        ValueError: what `read_prompts` refuses, or no prompt that fits.
+        ValueError: what `read_cases` refuses, or no prompt that fits.
     """
-    prompts = read_prompts(path)
-    lines = decode_utf8(Path(path).read_bytes(), str(path)).replace("\r\n", "\n").split("\n")
-    labels = [
-        json.loads(line).get("category", UNSORTED) if Path(path).suffix == ".jsonl" else UNSORTED
-        for line in lines
-        if line.strip()
-    ]
     held: list[Held] = []
     taken: dict[str, int] = {}
     most = target.model.config.max_positions - max_new_tokens
-    for category, prompt in zip(map(str, labels), prompts, strict=True):
-        tokens = _encode(target, prompt) if taken.get(category, 0) < per_category else []
+    chat = bool(target.tokenizer.chat_template)
+    for case in read_cases(path):
+        wanted = taken.get(case.category, 0) < per_category
+        tokens = target.tokenizer.prompt(case.prompt, chat=chat) if wanted else []
         if 0 < len(tokens) <= most:
-            taken[category] = taken.get(category, 0) + 1
-            held.append(Held(category, tokens))
+            taken[case.category] = taken.get(case.category, 0) + 1
+            held.append(Held(case.category, tokens))
     if not held:
         raise ValueError(
             f"{path} has no prompt of at most {most} tokens, what the target has room for; give shorter ones"
         )
     return held
-
-
-def _encode(target: Loaded, prompt: str | list[dict[str, Any]]) -> list[int]:
-    if not isinstance(prompt, str):
-        return target.tokenizer.chat(prompt)
-    if target.tokenizer.chat_template:
-        return target.tokenizer.chat([{"role": "user", "content": prompt}])
-    return target.tokenizer.encode(prompt)
 
 
 class Validator:
@@ -119,17 +103,16 @@ class Validator:
         return {"overall": _sums(found), "categories": by}
 
     def _answer(self, params: EngineParams, batch: list[Held]) -> Counters:
-        """One batch, filled up with copies that answer one token, so that few shapes compile."""
-        missing = min(ROWS, len(self.prompts)) - len(batch)
-        rows = [each.tokens for each in batch] + [batch[0].tokens] * missing
-        return decode.generate(
+        """One batch."""
+        return answer(
             self.setup,
             params,
-            rows,
-            max_new_tokens=[self.max_new_tokens] * len(batch) + [1] * missing,
-            stop_ids=tuple(self.target.tokenizer.eos_ids),
+            [each.tokens for each in batch],
+            rows=min(ROWS, len(self.prompts)),
+            max_new_tokens=self.max_new_tokens,
+            stop_ids=self.target.tokenizer.eos_ids,
             seed=self.seed,
-            warp=warpers(len(rows), temperature=self.temperature, vocab_size=self.setup.vocab_size),
+            temperature=self.temperature,
         ).counters
 
 

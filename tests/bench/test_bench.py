@@ -11,11 +11,11 @@ from rich.console import Console
 
 from jaxspec.bench import contenders as who
 from jaxspec.bench import measure, micro, show, summary
-from jaxspec.bench.cases import read_cases
 from jaxspec.bench.contenders import MODE, PEER, PLAIN, Contender, Run
 from jaxspec.bench.measure import Timing
 from jaxspec.bench.run import Options, bench, check
 from jaxspec.telemetry import Counters
+from jaxspec.text import read_cases
 from tests.bench import tiny
 
 NEW_TOKENS = 12

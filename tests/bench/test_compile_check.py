@@ -4,10 +4,13 @@ import dataclasses
 import json
 
 import jax
+import jax.numpy as jnp
 import pytest
 
-from jaxspec.bench import chips, compile_check, compile_table, findings, hlo
+from jaxspec import decode
+from jaxspec.bench import chips, compile_check, compile_drafts, compile_table, findings, hlo
 from jaxspec.bench.compile_check import Plan
+from jaxspec.models import language_model, parameter_shapes
 
 CACHE = "bf16[8,2,64,128]"
 FACTS = findings.Facts(
@@ -183,7 +186,8 @@ def test_presets_are_the_models_they_name():
     assert billions == {"smollm2-135m": 0.13, "llama-3-1b": 1.24, "llama-3-8b": 8.03, "llama-3-70b": 70.55}
 
 
-DRAFTS = ("lookup", "exit:1", "lm:llama-3-1b")
+DRAFTS = ("lookup", "suffix", "jacobi", "exit:1", "lm:llama-3-1b")
+TRAINED = ("ngram", "medusa", "feature", "lm", "exit")
 
 
 @pytest.mark.aot
@@ -200,6 +204,27 @@ def test_the_loop_with_every_source_copies_no_cache_and_accounts_for_its_memory(
         assert split["whole_matrices"] == []
         assert split["bytes_on_a_device"] < 0.2501 * split["bytes"]
     assert [table.row_count for table in compile_table.tables(json.loads(json.dumps(report)))]
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_source_that_is_trained_has_the_shapes_of_what_training_leaves(name):
+    """Its shapes trace through the whole loop, which refuses any that do not fit."""
+    config = compile_check.read_config("smollm2-135m", 2)
+    made = compile_drafts.source(name, config, jnp.dtype("float32"), read=compile_check.read_config, fused=False)
+    setup = decode.make_setup(language_model(config), drafts=[made.draft], lookahead=3)
+    request = decode.make_request(setup, [[0]], max_new_tokens=8, seed=0)
+    tokens = jax.ShapeDtypeStruct((1, 128), jnp.int32)
+    state = jax.eval_shape(lambda t, r: decode.init_state(setup, t, r, headroom=256), tokens, request)
+    params = decode.EngineParams(parameter_shapes(config), {name: made.shapes}, ())
+    jax.eval_shape(lambda p, s: decode.loop(setup, p, s, 1, jnp.zeros(1, bool)), params, state)
+    leaf = next(key for key, value in made.shapes.items() if value.ndim > 0 and key != "output.ids")
+    short = {key: value for key, value in made.shapes.items() if key != leaf}
+    with pytest.raises((KeyError, ValueError)):  # the control
+        jax.eval_shape(
+            lambda p, s: decode.loop(setup, p, s, 1, jnp.zeros(1, bool)),
+            dataclasses.replace(params, drafts={name: short}),
+            state,
+        )
 
 
 @pytest.mark.aot

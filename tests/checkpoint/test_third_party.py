@@ -22,6 +22,8 @@ from jaxspec.sampling import warpers
 from tests.checkpoint.published import LAYERS, VOCAB, WIDTH, Draft
 from tests.decode.quick import compile_quickly  # noqa: F401
 
+pytestmark = pytest.mark.heavy
+
 SCRIPT = Path(__file__).parents[2] / "scripts" / "convert_draft.py"
 CONFIG = config_from_hf(published.TARGET)
 WEIGHTS = published.random({name: shape.shape for name, shape in parameter_shapes(CONFIG).items()}, seed=9)
@@ -54,7 +56,8 @@ def view_of(tokens: np.ndarray) -> View:
 def drawn(source, params: EngineParams, tokens: np.ndarray, features: dict[int, np.ndarray]):
     """What a source drafts of texts, and the laws it draws from."""
     state = source.init(len(LENGTHS), 32, jnp.float32)
-    state = source.absorb(state, {tap: jnp.asarray(f) for tap, f in features.items()}, jnp.asarray(LENGTHS) - 1)
+    given, start = {tap: jnp.asarray(f) for tap, f in features.items()}, jnp.zeros(len(LENGTHS), jnp.int32)
+    state = source.absorb(state, given, start, jnp.asarray(LENGTHS) - 1)
     lookahead = jnp.full(len(LENGTHS), LOOKAHEAD, jnp.int32)
     proposal, _ = jax.jit(source.propose)(params, view_of(tokens), state, lookahead)
     return np.asarray(proposal.tokens), np.exp(np.asarray(proposal.q_log, np.float64))

@@ -137,10 +137,5 @@ def free_source(name: str, propose, *, samples: bool = False) -> DraftSource:
         init=lambda rows, capacity, dtype: (),
         propose=propose,
         observe=lambda state, scratch, view, ran, verdict: state,
-        catch_up=None,
-        lag=None,
-        max_positions=None,
         samples=samples,
-        reuse=None,
-        reuse_layers=0,
     )

@@ -15,8 +15,7 @@ import numpy as np
 from jaxspec import decode
 from jaxspec.checkpoint.artifact import Artifact, attach
 from jaxspec.models import LanguageModel, ModelConfig
-from jaxspec.models.heads import DraftConfig, head_shapes
-from jaxspec.training.draft_start import draft_body
+from jaxspec.models.heads import DraftConfig, draft_body, head_shapes
 from jaxspec.training.ngram import count_sequences, fill
 from tests.decode import tiny
 from tests.decode.engines import Engine, look_up, plain_setup

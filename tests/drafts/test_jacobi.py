@@ -255,11 +255,11 @@ def seeing_all(ancestors):
 def listener():
     """No drafts; keeps the target's features of every token."""
 
-    def absorb(state, features, count):
+    def absorb(state, features, start, count):
         store, seen = state
         fresh = jnp.concatenate([features[1], features[2]], -1)
         for row in range(4):
-            store = jax.lax.dynamic_update_slice(store, fresh[row : row + 1], (row, seen[row], 0))
+            store = jax.lax.dynamic_update_slice(store, fresh[row : row + 1], (row, start[row], 0))
         return store, seen + count
 
     def init(rows, capacity, dtype):

@@ -76,7 +76,7 @@ def faulty(name, **changes):
 
 def first_token(source):
     """Takes the features of the first token of a round for those of the last."""
-    return lambda state, features, count: source.absorb(state, features, jnp.minimum(count, 1))
+    return lambda state, features, start, count: source.absorb(state, features, start, jnp.minimum(count, 1))
 
 
 def with_a_hole(source):
@@ -180,7 +180,7 @@ def features_left(engine, lookahead, *, reused):
     plan = always(4, 1, lookahead) if reused else with_one_row_plain(1, lookahead)
     got = run(engine, PROMPTS, plan, **LIMITS)
     store, hidden = got.state.sources[2], got.state.sources[3]
-    return got.tokens[:3], [store.features[row, : store.seen[row]] for row in range(3)], hidden[:3]
+    return got.tokens[:3], [store.features[row, : got.state.length[row] - 1] for row in range(3)], hidden[:3]
 
 
 @pytest.mark.parametrize("lookahead", [1, 3, 4])

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.checkpoint.artifact import IDS, shared, stored_shapes
-from jaxspec.models.heads import DraftConfig
-from jaxspec.training.draft_start import draft_body
+from jaxspec.models.heads import DraftConfig, draft_body
 from tests.decode import tiny
 
 KINDS = ("medusa", "feature", "exit", "lm")

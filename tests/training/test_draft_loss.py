@@ -109,6 +109,7 @@ def test_the_engine_drafts_from_the_law_that_is_trained(kind):
     assert apart(kind).max() < 2e-5
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["medusa", "feature", "exit"])
 def test_features_of_another_place_are_told(kind):
     """The control."""

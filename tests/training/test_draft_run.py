@@ -17,6 +17,8 @@ from jaxspec.training.plot import plot_run
 from jaxspec.training.run import TrainingError
 from tests.test_tiny import TARGET, TINY
 
+pytestmark = pytest.mark.heavy
+
 TEXT = "The old man took his hat from the table and went out of the room without a word to the others. "
 CODE = "def f(x):\n    return x + 1\n\n\nclass Thing:\n    def g(self):\n        return f(2)\n"
 
@@ -184,6 +186,7 @@ def test_too_little_text_is_refused(place, tmp_path):
 
 def test_without_matplotlib_that_is_said_once(place, trained, monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setattr("jaxspec.training.plot._said", set())
     assert not plot_run(place / "exit-run" / "metrics.jsonl", tmp_path / "a.png")
     assert not plot_run(place / "exit-run" / "metrics.jsonl", tmp_path / "a.png")
     assert capsys.readouterr().err.count("matplotlib is missing") == 1
@@ -198,7 +201,6 @@ def test_a_card_of_a_draft_that_says_little_is_short(place, trained):
     assert "tokens a second" not in text
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["lm", "feature", "medusa"])
 def test_every_kind_computes_in_bfloat16_on_eight_devices(kind, place):
     given = options(

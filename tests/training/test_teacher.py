@@ -37,10 +37,10 @@ def whole(shards, tmp_path_factory):
 
 
 def test_laws_and_features_are_the_targets(whole):
-    teacher = open_teacher(whole)
+    parts = open_teacher(whole)
     model, params = small.target()
-    part = teacher.parts[0]
-    assert teacher.tokens == sum(map(len, ROWS))
+    part = parts[0]
+    assert sum(len(each.tokens) for each in parts) == sum(map(len, ROWS))
     for number, row in enumerate(ROWS[:5]):
         span = slice(int(part.starts[number]), int(part.starts[number + 1]))
         assert part.tokens[span].tolist() == row
@@ -60,7 +60,7 @@ def test_a_live_view_gives_the_loss_of_a_kept_one(kind, whole, shards):
     context, loss = small.context_of(config, own), draft_loss(config, depths=2)
     sizes = {"rows": 9, "width": 56, "seed": 0}  # every document whole, so that both views see it from its beginning
     taps = config.taps if kind == "feature" else ()
-    kept = Sampler(open_teacher(whole).parts, taps=taps, **sizes).batch(0)
+    kept = Sampler(open_teacher(whole), taps=taps, **sizes).batch(0)
     bare = Sampler(text_parts(shards, vocab_size=tiny.VOCAB), taps=(), **sizes).batch(0)
     see = live(small.target()[0], taps=taps, vocab_size=tiny.VOCAB)
     context |= for_context(small.target()[1])
@@ -79,18 +79,18 @@ def test_it_goes_on_where_it_was_interrupted(tmp_path, shards):
     build_teacher(*small.target(), shards[:1], tmp_path, top=4, **OPTIONS)
     (tmp_path / "shard-00001.part").mkdir()  # of a write that was killed
     before = (tmp_path / "shard-00000" / "ids.npy").stat().st_mtime_ns
-    assert len(open_teacher(tmp_path).parts) == 1
+    assert len(open_teacher(tmp_path)) == 1
     build_teacher(*small.target(), shards, tmp_path, top=4, **OPTIONS)
-    assert len(open_teacher(tmp_path).parts) == 2
+    assert len(open_teacher(tmp_path)) == 2
     assert (tmp_path / "shard-00000" / "ids.npy").stat().st_mtime_ns == before
 
 
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"top": 5}, "was made with top 29, asked for is 5; give another folder"),
-        ({"taps": (1, 3)}, r"was made with taps \[1, 2, 3\], asked for is \[1, 3\]"),
-        ({"target": "other"}, "was made with target 'weights', asked for is 'other'"),
+        ({"top": 5}, "holds a teacher with top 29, asked for is 5; give the same settings"),
+        ({"taps": (1, 3)}, r"holds a teacher with taps \[1, 2, 3\], asked for is \[1, 3\]"),
+        ({"target": "other"}, "holds a teacher with target 'weights', asked for is 'other'"),
     ],
 )
 def test_a_teacher_of_other_settings_is_refused(changed, said, whole, shards):
@@ -100,7 +100,7 @@ def test_a_teacher_of_other_settings_is_refused(changed, said, whole, shards):
 
 def test_a_teacher_of_another_corpus_is_refused(tmp_path, shards):
     build_teacher(*small.target(), shards[:1], tmp_path, top=4, corpus="a", **OPTIONS)
-    with pytest.raises(ValueError, match="was made with corpus 'a', asked for is 'b'"):
+    with pytest.raises(ValueError, match="holds a teacher with corpus 'a', asked for is 'b'"):
         build_teacher(*small.target(), shards, tmp_path, top=4, corpus="b", **OPTIONS)
 
 

@@ -10,11 +10,13 @@ from jaxspec import decode
 from jaxspec.checkpoint.artifact import IDS, shared
 from jaxspec.contracts import EngineParams
 from jaxspec.models import unfuse
-from jaxspec.models.heads import DraftConfig
+from jaxspec.models.heads import DraftConfig, draft_body
 from jaxspec.pipeline import load_model
-from jaxspec.training.draft_start import draft_body, start
+from jaxspec.training.draft_start import start
 from jaxspec.training.validate import Validator, read_held
 from tests.test_tiny import TARGET
+
+pytestmark = pytest.mark.heavy
 
 NEW = 16
 RECORDS = [
@@ -52,7 +54,6 @@ def test_prompts_are_the_first_of_each_category_as_chats(held, target):
     assert held[3].tokens == target.tokenizer.chat(RECORDS[3]["messages"])
 
 
-@pytest.mark.heavy
 def test_what_it_counts_is_what_the_engine_did(held, draft, target):
     config, own = draft
     check = Validator(target, config, held, lookahead=3, max_new_tokens=NEW)

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from jaxspec.text import decode_utf8, read_prompts
+from jaxspec.text.prompts import decode_utf8, read_prompts
 
 UNSORTED = "all"
 """Category of a prompt that names none."""
