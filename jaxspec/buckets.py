@@ -24,11 +24,6 @@ def bucket_index(size: jax.Array, buckets: Sequence[int]) -> jax.Array:
     return jnp.sum(small, dtype=jnp.int32)
 
 
-def round_up(size: int, multiple: int) -> int:
-    """Smallest multiple of `multiple` that is at least `size`."""
-    return -(-size // multiple) * multiple
-
-
 def capacity_bucket(size: int, multiple: int = 128) -> int:
     """Cache slots for `size` tokens: powers of two times `multiple` and their one-and-a-halves, so few shapes compile.
 
