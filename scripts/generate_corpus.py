@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> None:
     if len(fitting) < len(encoded):
         sys.stderr.write(f"{len(encoded) - len(fitting)} prompts are longer than {most} tokens and left out\n")
     target = fingerprint(pipeline.target.model.config, pipeline.target.params)
-    names = ("max_new_tokens", "temperature", "top_p", "seed", "rows", "shard")
+    names = ("max_new_tokens", "temperature", "top_p", "seed", "rows", "shard", "dtype")
     how = Answering(target, **{name: getattr(args, name) for name in names})
     ends = {"vocab_size": pipeline.vocab_size, "stop_ids": pipeline.target.tokenizer.eos_ids}
     params, began = EngineParams(pipeline.target.params, {}, ()), time.perf_counter()

@@ -146,9 +146,32 @@ def _write(
     if path is not None:
         fresh = jnp.take_along_axis(fresh, path[:, None, :, None], axis=2)
     fresh = keep_whole(fresh.astype(slots.dtype), 1)
+    write = functools.partial(_write_rows, ring=ring)
+    if slots.dtype.itemsize == 2:
+        bits = functools.partial(_write_bits, ring=ring)
+        return as_it_lies(jax.lax.platform_dependent(slots, fresh, length, cpu=bits, default=write))
+    return as_it_lies(write(slots, fresh, length))
+
+
+def _write_rows(slots: jax.Array, fresh: jax.Array, length: jax.Array, *, ring: int | None) -> jax.Array:
     for row in range(fresh.shape[0]):
         slots = _write_row(slots, fresh[row : row + 1], length[row], row, ring)
-    return as_it_lies(slots)
+    return slots
+
+
+def _write_bits(slots: jax.Array, fresh: jax.Array, length: jax.Array, *, ring: int | None) -> jax.Array:
+    """The same for two-byte floats on a CPU, as integers and in a loop.
+
+    As floats XLA's CPU backend turns the whole array into float32 and back for every row; as a chain of integer writes
+    it joins them into one kernel whose time grows with the square of the rows.
+    """
+    bits = functools.partial(jax.lax.bitcast_convert_type, new_dtype=jnp.uint16)
+    entries = bits(fresh)
+
+    def write(row: jax.Array, slots: jax.Array) -> jax.Array:
+        return _write_row(slots, jax.lax.dynamic_slice_in_dim(entries, row, 1), length[row], row, ring)
+
+    return jax.lax.bitcast_convert_type(jax.lax.fori_loop(0, fresh.shape[0], write, bits(slots)), slots.dtype)
 
 
 def as_it_lies(slots: Float[Array, "B K S H"]) -> Float[Array, "B K S H"]:
@@ -165,7 +188,9 @@ def as_it_lies(slots: Float[Array, "B K S H"]) -> Float[Array, "B K S H"]:
     return jax.lax.platform_dependent(slots, tpu=tpu, cuda=plain, default=lambda slots: slots)
 
 
-def _write_row(slots: jax.Array, fresh: jax.Array, start: jax.Array, row: int, ring: int | None) -> jax.Array:
+def _write_row(
+    slots: jax.Array, fresh: jax.Array, start: jax.Array, row: int | jax.Array, ring: int | None
+) -> jax.Array:
     if ring is None:
         return jax.lax.dynamic_update_slice(slots, fresh, (row, 0, start, 0))
     width, spill = fresh.shape[2], slots.shape[2] - ring
@@ -176,7 +201,7 @@ def _write_row(slots: jax.Array, fresh: jax.Array, start: jax.Array, row: int, r
     start = jnp.mod(start, ring)
     slots = jax.lax.dynamic_update_slice(slots, fresh, (row, 0, start, 0))
     # entry t >= ring - start spilled past the ring: repeat it at slot t - (ring - start)
-    front = jax.lax.slice(slots, (row, 0, 0, 0), (row + 1, slots.shape[1], width, slots.shape[3]))
+    front = jax.lax.dynamic_slice(slots, (row, 0, 0, 0), (1, slots.shape[1], width, slots.shape[3]))
     t = jnp.arange(width, dtype=jnp.int32) + (ring - start)
     wrapped = jnp.take(fresh, jnp.minimum(t, width - 1), axis=2)
     front = jnp.where((t < width)[None, None, :, None], wrapped, front)

@@ -35,6 +35,7 @@ class Answering:
     seed: int = 0  # of the sampling and of the order of the prompts
     rows: int = 32  # answered side by side
     shard: int = 256  # prompts a shard
+    dtype: str = "float32"  # of the target's weights and caches
 
     def __post_init__(self) -> None:
         for name in ("max_new_tokens", "rows", "shard"):

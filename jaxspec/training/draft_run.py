@@ -97,7 +97,7 @@ class _Checker:
     """Metrics on what training does not see: held-out documents; and the engine on held-out prompts, if given."""
 
     def __init__(self, options: Options, task: Task, loss: DraftLoss):
-        self.task = task
+        self.task, self.dtype = task, DTYPES[options.dtype]
         self.batches, self.measure = held_batches(options, task), jax.jit(loss)
         self.engine: Validator | None = None
         if options.validate is not None:
@@ -108,7 +108,8 @@ class _Checker:
 
     def __call__(self, step: int, params: Params) -> dict[str, Any]:
         del step
-        params = {name: jnp.asarray(jax.device_get(leaf)) for name, leaf in params.items()}  # from every device to one
+        # from every device to one
+        params = {name: jnp.asarray(jax.device_get(leaf)).astype(self.dtype) for name, leaf in params.items()}
         each = [self.measure(params, jax.tree.map(jnp.asarray, batch), self.task.context) for batch in self.batches]
         seen = jax.device_get(each)
         found = {
@@ -124,7 +125,7 @@ class _Checker:
 def _finish(options: Options, task: Task, trained: dict[str, np.ndarray], work: Path) -> None:
     """Fit the temperature of what will be stored, store it, and say what it is."""
     stored = {name: leaf.astype(jnp.bfloat16) for name, leaf in trained.items()}
-    fit = _fit(options, task, {name: jnp.asarray(leaf, jnp.float32) for name, leaf in stored.items()})
+    fit = _fit(options, task, stored)
     card = _card(options, task, work) | {"calibration": fit._asdict()}
     ids = {IDS: np.asarray(task.first[IDS])}
     about = {"target": task.weights, "temperature": fit.temperature, "card": card}
@@ -134,6 +135,7 @@ def _finish(options: Options, task: Task, trained: dict[str, np.ndarray], work: 
 
 def _fit(options: Options, task: Task, params: Params) -> Fit:
     batches = held_batches(options, task)
+    params = {name: jnp.asarray(leaf, DTYPES[options.dtype]) for name, leaf in params.items()}
     return fit_temperature(task.draft, params, batches, task.context, see=task.see, depths=options.depths)
 
 
@@ -168,8 +170,7 @@ def calibrate_draft(options: Options) -> Fit:
     options = dataclasses.replace(options, kind=artifact.config.kind, init_from=options.calibrate)
     check_options(options)
     task = prepare(options)
-    params = {name: jnp.asarray(leaf, jnp.float32) for name, leaf in task.first.items() if name != IDS}
-    fit = _fit(options, task, params)
+    fit = _fit(options, task, {name: leaf for name, leaf in task.first.items() if name != IDS})
     card = artifact.card | {"calibration": fit._asdict()}
     about = {"target": artifact.target, "temperature": fit.temperature, "card": card}
     save_draft(artifact.path, artifact.config, artifact.tensors, **about, overwrite=True)

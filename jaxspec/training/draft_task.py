@@ -58,7 +58,7 @@ def prepare(options: Options) -> Task:
     Raises:
         ValueError: bad input.
     """
-    target = load_model(options.target)
+    target = load_model(options.target, dtype=options.dtype)
     config, params = unfuse(target.model.config, target.params)
     _check_layers(options, config.num_layers)
     weights = fingerprint(config, params)
@@ -148,7 +148,13 @@ def _teach(
     """The target's view of the corpus: what exists of it is kept."""
     folder = Path(options.teacher or f"{shards[0].parent}-teacher")
     digest = hashlib.sha256(json.dumps(corpus, sort_keys=True).encode()).hexdigest() if corpus else None
-    sizes = {"taps": taps, "top": min(options.top, vocab), "vocab_size": vocab, "corpus": digest}
+    sizes = {
+        "taps": taps,
+        "top": min(options.top, vocab),
+        "vocab_size": vocab,
+        "corpus": digest,
+        "dtype": options.dtype,
+    }
     with bar("teacher") as told:
         build_teacher(target.model, target.params, shards, folder, target=weights, **sizes, told=told)
     return open_teacher(folder)

@@ -53,7 +53,7 @@ class Options:
     validate_temperature: float = _option(0.0, "of the answers to held-out prompts; 0 is greedy")
     lookahead: int = _option(4, "drafts a round while validating")
     save_every: int = _option(200, "steps", metavar="N")
-    dtype: str = _option("float32", "the loss computes in it")
+    dtype: str = _option("float32", "of the target and of the loss's arithmetic; weights and optimiser are float32")
     mesh: str | None = _option(None, "data=8: rows over these devices (default: one)")
     data_note: str | None = _option(None, "the data and its licences, for the card", metavar="TEXT")
     seed: int = _option(0, "of batches and fresh weights")

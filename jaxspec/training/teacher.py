@@ -56,6 +56,7 @@ def build_teacher(
     top: int = 24,
     vocab_size: int,
     corpus: str | None = None,
+    dtype: str = "float32",
     told: Told = lambda done, total, tokens: None,
 ) -> list[Path]:
     """Run the target over every shard; the parts' folders. Parts that exist are kept.
@@ -66,12 +67,13 @@ def build_teacher(
         taps: after how many layers the residual stream is kept, for feature, exit and medusa drafts.
         top: likeliest tokens kept a position; their mass is exact, the rest is one tail.
         corpus: what tells the shards from another corpus's of the same names.
+        dtype: of `params`.
 
     Raises:
         ValueError: a folder made with other settings, a broken shard, ids outside the vocabulary.
     """
     folder, width = Path(out), model.config.hidden_size
-    settings = {"target": target, "taps": taps, "top": top, "width": width, "corpus": corpus}
+    settings = {"target": target, "taps": taps, "top": top, "width": width, "corpus": corpus, "dtype": dtype}
     claim(folder / META, settings, what="a teacher")
     found, tokens = [], 0
     for number, shard in enumerate(shards):

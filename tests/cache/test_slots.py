@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec.cache import Cache, Window, commit, first_tokens, init_cache, join, visible
+from jaxspec.cache import Cache, LayerCache, Window, commit, first_tokens, init_cache, join, visible
 
 ROWS, HEADROOM, CAPACITY = 3, 4, 40
 WINDOWS = (None, 1, 2, 5, 33)
@@ -156,3 +156,45 @@ def test_windows_are_cut_and_joined():
     )
     whole = join(lower, upper)
     assert len(whole.k) == len(whole.v) == 3
+
+
+def test_two_byte_floats_are_written_bit_for_bit():
+    """As integers on a CPU: no bit of a NaN, of an infinity or of a number changes."""
+    bits = np.random.default_rng(0).integers(0, 1 << 16, (ROWS, 2, HEADROOM, 2)).astype(np.uint16)
+    for dtype in (jnp.bfloat16, jnp.float16):
+        cache = init_cache(ROWS, CAPACITY, kv_heads=2, head_dim=2, windows=WINDOWS, headroom=HEADROOM, dtype=dtype)
+        keys = jax.lax.bitcast_convert_type(jnp.asarray(bits), dtype)
+        window = Window((keys,) * len(WINDOWS), (keys,) * len(WINDOWS), jnp.zeros((ROWS, HEADROOM), jnp.int32))
+        start = [0, 3, 7]
+        kept = append(
+            dataclasses.replace(cache, length=jnp.asarray(start, jnp.int32)),
+            window,
+            None,
+            jnp.full(ROWS, HEADROOM, jnp.int32),
+        )
+        for layer, ring in zip(kept.layers, kept.rings, strict=True):
+            found = np.asarray(jax.lax.bitcast_convert_type(layer.k, jnp.uint16))
+            for row, at in enumerate(start):
+                slots = [at + t if ring is None else (at + t) % ring for t in range(HEADROOM)]
+                np.testing.assert_array_equal(found[row][:, slots], bits[row])
+                if row:
+                    with pytest.raises(AssertionError):
+                        np.testing.assert_array_equal(found[row][:, [s - 1 for s in slots]], bits[row])
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="the writes are of a form of their own on CPUs")
+def test_a_commit_on_a_cpu_turns_no_cache_of_two_byte_floats_into_float32():
+    shape = (ROWS, 2, CAPACITY, 2)
+
+    def turned(write) -> bool:
+        slots, fresh = jnp.zeros(shape, jnp.bfloat16), jnp.ones((ROWS, 2, HEADROOM, 2), jnp.bfloat16)
+        text = jax.jit(write, donate_argnums=0).lower(slots, fresh).compile().as_text()
+        return f"f32[{','.join(map(str, shape))}]" in text
+
+    def ours(slots, fresh):
+        cache = Cache((LayerCache(slots, slots),), jnp.zeros(ROWS, jnp.int32), (None,))
+        window = Window((fresh,), (fresh,), jnp.zeros((ROWS, HEADROOM), jnp.int32))
+        return commit(cache, window, None, jnp.full(ROWS, HEADROOM, jnp.int32)).layers[0].k
+
+    assert not turned(ours)
+    assert turned(lambda slots, fresh: jax.lax.dynamic_update_slice(slots, fresh, (0, 0, 1, 0)))
