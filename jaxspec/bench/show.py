@@ -1,6 +1,7 @@
 """A report as a person reads it: rich tables and one plot."""
 
 import contextlib
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,10 @@ def tables(report: Mapping[str, Any]) -> list[Table | str]:
     results = report["results"]
     modes = [name for name, about in report["contenders"].items() if about["kind"] == MODE]
     sources = [telemetry.table(results["overall"][name], name) for name in modes]
-    return [speeds(results, report["equality"]), *sources, *steps(report["steps"], report["switch_overhead"])]
+    fixed = [name for name in modes if name.startswith("fixed:") and name != "fixed:none"]
+    compared = [choices(results, fixed), depths(results["overall"], fixed)] if len(fixed) > 1 else []
+    costs = steps(report["steps"], report["switch_overhead"])
+    return [speeds(results, report["equality"]), *compared, *sources, *costs]
 
 
 def speeds(results: Mapping[str, Mapping[str, Any]], equal: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -49,6 +53,50 @@ def speeds(results: Mapping[str, Mapping[str, Any]], equal: Mapping[str, Mapping
                 end_section=place == len(rows) - 1,
             )
     return out
+
+
+def choices(results: Mapping[str, Mapping[str, Any]], fixed: list[str]) -> Table:
+    """Every category under every fixed source and lookahead: decoding tokens/s over the plain loop's."""
+    out = Table(
+        title="decoding tokens/s over the plain loop's, by fixed source and lookahead",
+        caption="best, gain: the fastest of these, and over the better of plain and lookup",
+        caption_justify="left",
+    )
+    out.add_column("category", overflow="fold")
+    for name in fixed:
+        out.add_column(name.removeprefix("fixed:"), justify="right", overflow="fold")
+    out.add_column("best", overflow="fold")
+    out.add_column("gain", justify="right", no_wrap=True)
+    for category, rows in {"overall": results["overall"], **results["categories"]}.items():
+        ratios = {name: rows[name][f"{DECODE}_to_plain"] or 0.0 for name in fixed}
+        best = max(ratios, key=lambda name: ratios[name])
+        known = max([1.0, *(ratios[name] for name in fixed if _source(name, rows[name]["sources"]) == "lookup")])
+        each = (f"{ratio:.2f}" for ratio in ratios.values())
+        out.add_row(category, *each, best.removeprefix("fixed:"), f"{ratios[best] / known:.2f}")
+    return out
+
+
+def depths(overall: Mapping[str, Any], fixed: list[str]) -> Table:
+    """What of every depth's drafts was accepted, under every fixed source and lookahead."""
+    out = Table(title="drafts accepted of those proposed, by depth")
+    counts = {name: overall[name]["sources"][_source(name, overall[name]["sources"])] for name in fixed}
+    deepest = max((len(each["proposed_by_depth"]) for each in counts.values()), default=0)
+    out.add_column("source:lookahead", overflow="fold")
+    out.add_column("tok/round", justify="right", no_wrap=True)
+    for depth in range(deepest):
+        out.add_column(str(depth + 1), justify="right", no_wrap=True)
+    for name, each in counts.items():
+        pairs = itertools.zip_longest(each["accepted_by_depth"], each["proposed_by_depth"], fillvalue=0)
+        rates = [f"{accepted / proposed:.2f}" if proposed else "-" for accepted, proposed in pairs]
+        rates += ["-"] * (deepest - len(rates))
+        out.add_row(name.removeprefix("fixed:"), f"{overall[name]['mean_accepted_tokens']:.2f}", *rates)
+    return out
+
+
+def _source(mode: str, sources: Iterable[str]) -> str:
+    """The source that a fixed mode names, with its lookahead or without."""
+    name = mode.removeprefix("fixed:")
+    return name if name in sources else name.rpartition(":")[0]
 
 
 def steps(costs: Mapping[str, Any], overhead: Mapping[str, float] | None) -> list[Table | str]:

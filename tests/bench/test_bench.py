@@ -256,6 +256,41 @@ def test_tables_show_every_category_and_contender(report):
         assert word in text
 
 
+def row_of(proposed: list[int], accepted: list[int], speed: float, source: str) -> dict:
+    counts = {"proposed_by_depth": proposed, "accepted_by_depth": accepted}
+    ratios = {f"{summary.DECODE}_to_plain": speed, "mean_accepted_tokens": 2.0}
+    return {"sources": {"none": {}, source: counts}} | ratios
+
+
+def written(table) -> list[list[str]]:
+    return [[str(cell) for cell in column.cells] for column in table.columns]
+
+
+def test_fixed_modes_are_compared_by_category_and_by_depth():
+    fixed = ["fixed:lookup:2", "fixed:exit:1", "fixed:exit:1:3"]
+    rows = {
+        "fixed:lookup:2": row_of([10, 8], [4], 1.2, "lookup"),
+        "fixed:exit:1": row_of([9], [3], 0.9, "exit:1"),
+        "fixed:exit:1:3": row_of([9, 3, 1], [3, 3], 1.5, "exit:1"),
+    }
+    slow = {name: row | {f"{summary.DECODE}_to_plain": 0.5} for name, row in rows.items()}
+    assert written(show.choices({"overall": rows, "categories": {"chat": slow}}, fixed)) == [
+        ["overall", "chat"],
+        ["1.20", "0.50"],
+        ["0.90", "0.50"],
+        ["1.50", "0.50"],
+        ["exit:1:3", "lookup:2"],
+        ["1.25", "0.50"],
+    ]
+    assert written(show.depths(rows, fixed)) == [
+        ["lookup:2", "exit:1", "exit:1:3"],
+        ["2.00"] * 3,
+        ["0.40", "0.33", "0.33"],
+        ["0.00", "-", "1.00"],
+        ["-", "-", "0.00"],
+    ]
+
+
 def test_script_prints_and_writes_what_was_measured(report, folder, tmp_path, monkeypatch, capsys):
     module, seen = script(), []
     monkeypatch.setattr(module, "bench", lambda asked, told: seen.append(asked) or report)

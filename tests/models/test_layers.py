@@ -31,7 +31,8 @@ def near(got, wanted) -> None:
 def test_bfloat16_product_is_the_exact_one_rounded_once(columns: int):
     weight, x = factors(columns)
     got = jax.jit(linear)(weight, x)
-    assert got.dtype == jnp.bfloat16 and got.shape == (OUT, 1, columns)
+    assert got.dtype == jnp.bfloat16
+    assert got.shape == (OUT, 1, columns)
     near(got, exact(weight, x))
     summed_in_bfloat16 = sum((weight[:, i, None] * x[i, 0][None] for i in range(IN)), jnp.zeros((), jnp.bfloat16))
     with pytest.raises(AssertionError):
