@@ -20,7 +20,7 @@ from jaxspec.models.api import LanguageModel, Output, language_model
 from jaxspec.models.attention import Attention
 from jaxspec.models.config import ModelConfig
 from jaxspec.models.decoder import FeedForward
-from jaxspec.models.layers import Linear, RMSNorm, linear, rms_norm, softcap
+from jaxspec.models.layers import Linear, RMSNorm, linear_tokens_first, rms_norm, softcap
 from jaxspec.models.limits import SIZES, check_integer
 from jaxspec.typing import Params
 
@@ -229,7 +229,7 @@ def init_head(config: DraftConfig, *, seed: int, dtype: DTypeLike = jnp.float32)
 
 def output_logits(config: DraftConfig, weight: Float[Array, "Q D"], x: Float[Array, "D B T"]) -> Float[Array, "B T Q"]:
     """Logits in float32 over the draft's vocabulary."""
-    return softcap(linear(weight, x).astype(jnp.float32), config.body.final_softcap).transpose(1, 2, 0)
+    return softcap(linear_tokens_first(weight, x), config.body.final_softcap)
 
 
 def draft_logits(

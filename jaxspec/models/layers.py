@@ -60,12 +60,17 @@ def _tiles_forward(weight: jax.Array, x: jax.Array) -> tuple[jax.Array, tuple[ja
 
 def _tiles_backward(kept: tuple[jax.Array, jax.Array], slope: jax.Array) -> tuple[jax.Array, jax.Array]:
     weight, x = kept
-    # With a row more, or XLA would fold the transposition into the product and the left factor would lie the wrong way.
-    turned = jnp.pad(weight.T, ((0, 1), (0, 0)))
-    return _sums(slope, x, 1).astype(weight.dtype), _sums(turned, slope, 0)[:-1].astype(x.dtype)
+    return _sums(slope, x, 1).astype(weight.dtype), _sums(_by_columns(weight), slope, 0)[:-1].astype(x.dtype)
 
 
 _tiles.defvjp(_tiles_forward, _tiles_backward)
+
+
+def _by_columns(x: Float[Array, "I N"]) -> Float[Array, "N+1 I"]:
+    """The columns of x as rows, and one row of zeros: without it XLA folds the transposition into the product that
+    follows, whose left factor then lies the wrong way for the tiles.
+    """
+    return jnp.pad(x.T, ((0, 1), (0, 0)))
 
 
 def _sums(left: jax.Array, right: jax.Array, axis: int) -> jax.Array:
@@ -76,6 +81,45 @@ def _sums(left: jax.Array, right: jax.Array, axis: int) -> jax.Array:
 def _exact_product(weight: jax.Array, x: jax.Array) -> jax.Array:
     """TPUs and GPUs round float32 to fewer bits unless told otherwise."""
     return jnp.matmul(weight, x, precision=jax.lax.Precision.HIGHEST)
+
+
+def linear_tokens_first(weight: Float[Array, "O I"], x: Float[Array, "I B T"]) -> Float[Array, "B T O"]:
+    """W x in float32, each token's results side by side: what sums over a large O reads best.
+
+    In bfloat16 on a CPU a batch of hundreds of tokens comes out of the product so; elsewhere it is turned afterwards.
+    """
+    flat = x.reshape(x.shape[0], -1)
+    by_tiles = weight.dtype == x.dtype == jnp.bfloat16 and flat.shape[1] >= MANY
+    rows = jax.lax.platform_dependent(weight, flat, cpu=_tiles_turned if by_tiles else _turned, default=_turned)
+    return rows.reshape(*x.shape[1:], weight.shape[0])
+
+
+MANY = 256
+"""Tokens from which turning them costs less than turning what is made of them."""
+
+
+def _turned(weight: jax.Array, x: jax.Array) -> jax.Array:
+    return linear(weight, x[:, None, :])[:, 0].astype(jnp.float32).T
+
+
+@jax.custom_vjp
+def _tiles_turned(weight: Float[Array, "O I"], x: Float[Array, "I N"]) -> Float[Array, "N O"]:
+    return _sums(_by_columns(x), weight, 1)[:-1]
+
+
+def _tiles_turned_forward(weight: jax.Array, x: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _tiles_turned(weight, x), (weight, x)
+
+
+def _tiles_turned_backward(kept: tuple[jax.Array, jax.Array], slope: jax.Array) -> tuple[jax.Array, jax.Array]:
+    weight, x = kept
+    slope = slope.astype(weight.dtype)
+    to_weight = _sums(_by_columns(slope), _by_columns(x)[:-1], 0)[:-1]
+    # not the transposed product of slope and weight: XLA would fold that, and has no code for what comes of it
+    return to_weight.astype(weight.dtype), _sums(_by_columns(weight), slope, 1)[:-1].astype(x.dtype)
+
+
+_tiles_turned.defvjp(_tiles_turned_forward, _tiles_turned_backward)
 
 
 class RMSNorm(nnx.Module):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec.models.layers import linear
+from jaxspec.models.layers import MANY, linear, linear_tokens_first
 
 OUT, IN = 48, 40
 ROUNDING = 2.0**-8
@@ -48,6 +48,23 @@ def test_slopes_of_a_bfloat16_product_are_exact_but_for_one_rounding(columns: in
     wanted = np.einsum("obt,ibt->oi", np.asarray(slope, np.float64), np.asarray(x, np.float64))
     near(to_weight, wanted)
     near(to_x, np.einsum("oi,obt->ibt", np.asarray(weight, np.float64), np.asarray(slope, np.float64)))
+    with pytest.raises(AssertionError):
+        near(to_weight, wanted[::-1])
+
+
+@pytest.mark.parametrize("columns", [3, MANY])
+def test_tokens_first_is_the_same_product_with_the_same_slopes(columns: int):
+    weight, x = factors(columns)
+    rows, back = jax.vjp(linear_tokens_first, weight, x)
+    assert rows.dtype == jnp.float32
+    assert rows.shape == (1, columns, OUT)
+    near(rows, exact(weight, x).transpose(1, 2, 0))
+    slope = jax.random.normal(jax.random.key(9), rows.shape, jnp.bfloat16)
+    to_weight, to_x = jax.jit(back)(slope.astype(jnp.float32))
+    turned = np.asarray(slope, np.float64)
+    wanted = np.einsum("bto,ibt->oi", turned, np.asarray(x, np.float64))
+    near(to_weight, wanted)
+    near(to_x, np.einsum("oi,bto->ibt", np.asarray(weight, np.float64), turned))
     with pytest.raises(AssertionError):
         near(to_weight, wanted[::-1])
 
