@@ -14,7 +14,7 @@ class Batch(NamedTuple):
 
     tokens: jax.Array | np.ndarray  # int32 [B, T]
     positions: jax.Array | np.ndarray  # int32 [B, T], in their documents
-    valid: jax.Array | np.ndarray  # bool [B, T], false past a document's end
+    valid: jax.Array | np.ndarray  # bool [B, T], false in a prompt and past a document's end
     ids: jax.Array | np.ndarray  # int32 [B, T, K], the target's likeliest next tokens
     log_p: jax.Array | np.ndarray  # float16 [B, T, K]
     features: dict[int, jax.Array | np.ndarray]  # bfloat16 [B, T, D]
@@ -45,7 +45,9 @@ class Sampler:
             latest = max(0, end - begin - self.width)
             earliest = min(latest, max(0, int(part.prompts[d]) - self.width // 2)) if self.answers else 0
             start = begin + int(rng.integers(earliest, latest + 1))
-            spans.append((part, begin, start, min(end, start + self.width)))
+            # the law that the prompt's last token has is the answer's first token's
+            answer = begin + int(part.prompts[d]) - 1 if self.answers else begin
+            spans.append((part, begin, start, min(end, start + self.width), max(0, min(answer, end - 1) - start)))
         return self._gather(spans)
 
     def _document(self, number: int) -> tuple[int, int]:
@@ -53,7 +55,7 @@ class Sampler:
         order = np.random.default_rng((self.seed, 0, epoch)).permutation(len(self.documents))
         return self.documents[order[place]]
 
-    def _gather(self, spans: list[tuple[Part, int, int, int]]) -> Batch:
+    def _gather(self, spans: list[tuple[Part, int, int, int, int]]) -> Batch:
         rows, width, top = self.rows, self.width, self.parts[0].law.ids.shape[1]
         size = {tap: self.parts[0].features[tap].shape[1] for tap in self.taps}
         batch = Batch(
@@ -64,11 +66,11 @@ class Sampler:
             log_p=np.zeros((rows, width, top), np.float16),
             features={tap: np.zeros((rows, width, size[tap]), ml_dtypes.bfloat16) for tap in self.taps},
         )
-        for row, (part, begin, start, end) in enumerate(spans):
+        for row, (part, begin, start, end, first) in enumerate(spans):
             n = end - start
             batch.tokens[row, :n] = part.tokens[start:end]
             batch.positions[row] = np.arange(start - begin, start - begin + width)
-            batch.valid[row, :n] = True
+            batch.valid[row, first:n] = True
             batch.ids[row, :n] = part.law.ids[start:end]
             batch.log_p[row, :n] = part.law.log_p[start:end]
             for tap in self.taps:

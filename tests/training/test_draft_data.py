@@ -1,5 +1,7 @@
 """Batches depend on seed and step alone, hold what belongs together, and never what is held out."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -25,15 +27,26 @@ def test_entries_belong_together_and_are_of_one_document():
     for step in range(6):
         batch = Sampler(PARTS, seed=1, **SIZES).batch(step)
         for row in range(5):
-            n = int(batch.valid[row].sum())
+            n = int(np.flatnonzero(batch.valid[row])[-1]) + 1
             assert n in (7, 9, 10)  # a whole short document, or a stretch
-            assert batch.valid[row, :n].all()
             tokens = batch.tokens[row, :n]
             assert np.all(np.diff(tokens) == 1)
             assert np.array_equal(batch.ids[row, :n, 0], tokens + 1)
             assert np.array_equal(np.asarray(batch.features[3][row, :n, 0], np.float32), tokens)
             begin = max(start for start in (0, 9, 39, 100, 107) if start <= tokens[0])
             assert np.array_equal(batch.positions[row], np.arange(10) + tokens[0] - begin)
+
+
+def test_what_counts_is_the_answer_from_the_law_of_the_prompt_s_last_token_on():
+    """Every document's first 2 tokens are its prompt: of those the second's law, the answer's first token, counts."""
+    for answers, first in ((True, 1), (False, 0)):
+        batch = Sampler(PARTS, seed=1, answers=answers, **SIZES).batch(0)
+        inside = np.asarray(batch.positions) >= first
+        inside &= np.arange(10)[None] < np.asarray([(row > 0).sum() + (row[0] == 0) for row in batch.tokens])[:, None]
+        assert np.array_equal(batch.valid, inside)
+        assert batch.positions.min() == 0
+    cut = dataclasses.replace(part_of([9]), prompts=np.asarray([9]))
+    assert Sampler((cut,), seed=1, **SIZES).batch(0).valid[0].sum() == 1  # no answer: the last token's law
 
 
 def test_a_step_is_the_same_whenever_it_is_asked_for():

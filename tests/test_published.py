@@ -1,0 +1,87 @@
+"""The drafts that come with the default target: small, each with a card, made for it, and exact in the engine."""
+
+import dataclasses
+from pathlib import Path
+
+import jax.numpy as jnp
+import pytest
+
+from jaxspec import decode
+from jaxspec.checkpoint import fingerprint, open_draft
+from jaxspec.pipeline import Pipeline, load
+from tests.test_smollm2 import PROMPTS, by_data
+
+SHELF = Path(__file__).parent.parent / "checkpoints" / "smollm2-135m-instruct"
+TRAINED = sorted(folder.name for folder in SHELF.iterdir() if (folder / "draft.json").exists())
+EVERY = sorted(folder.name for folder in SHELF.iterdir() if folder.is_dir())
+LIMIT = 48 << 20
+NEW = 64
+
+
+def weight(shelf: Path) -> int:
+    return sum(file.stat().st_size for file in shelf.rglob("*") if file.is_file())
+
+
+def test_together_they_are_small(tmp_path):
+    assert TRAINED
+    assert weight(SHELF) <= LIMIT
+    with (tmp_path / "large").open("wb") as stream:
+        stream.truncate(LIMIT + 1)
+    assert weight(tmp_path) > LIMIT
+
+
+def lacks(card: str) -> list[str]:
+    """What a card should say and does not, and what it should not say."""
+    needed = ("```bash\npython scripts/", "| data |", "| target weights (SHA-256) |", "| bytes of weights |")
+    return [word for word in needed if word not in card] + [
+        word for word in (" /", "Licences: not given") if word in card
+    ]
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_a_card_says_command_and_data_and_no_path_of_a_machine(kind):
+    assert lacks((SHELF / kind / "README.md").read_text(encoding="utf-8")) == []
+    assert lacks("python scripts/train_draft.py --out /home/me/draft") != []
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+def test_a_draft_is_whole_and_of_the_kind_of_its_folder(kind):
+    artifact = open_draft(SHELF / kind)
+    assert artifact.config.kind == kind
+    assert artifact.card["validation"]["engine"]["overall"]["acceptance"][0] > 0
+
+
+@pytest.mark.model
+class TestInTheEngine:
+    """All of them alive in one program, each in turn and in a ragged batch, against plain decoding."""
+
+    @pytest.fixture(scope="class")
+    def pipeline(self, smollm2) -> Pipeline:
+        return load(str(smollm2), drafts=EVERY, select=by_data(), lookahead=3)
+
+    @pytest.fixture(scope="class")
+    def setup(self, pipeline) -> decode.Setup:
+        return pipeline.setup(sampled=False, logprobs=False)
+
+    @pytest.fixture(scope="class")
+    def plain(self, pipeline, setup) -> list[list[int]]:
+        return self.run(pipeline, setup, 0, lookahead=0)[0]
+
+    def run(self, pipeline, setup, source: int, *, lookahead: int) -> tuple[list[list[int]], int]:
+        """Outputs, and how many drafts of the source were accepted."""
+        params = dataclasses.replace(pipeline.params, selector=jnp.asarray([source, lookahead], jnp.int32))
+        prompts = [pipeline.encode(prompt, chat=True) for prompt in PROMPTS[::6]]
+        found = decode.generate(setup, params, prompts, max_new_tokens=NEW, capacity=256)
+        return found.tokens, int(found.counters.accepted[:, source].sum())
+
+    def test_the_target_is_theirs(self, pipeline):
+        weights = fingerprint(pipeline.target.model.config, pipeline.target.params)
+        assert {open_draft(SHELF / kind).target for kind in TRAINED} == {weights}
+
+    @pytest.mark.parametrize("kind", EVERY)
+    def test_tokens_are_plain_decoding_s(self, pipeline, setup, plain, kind):
+        tokens, accepted = self.run(pipeline, setup, setup.names.index(kind), lookahead=3)
+        assert tokens == plain
+        assert accepted > 0
+        spoilt = [[*row[:-1], row[-1] + 1] for row in tokens]
+        assert spoilt != plain
