@@ -4,6 +4,7 @@ python scripts/build_ngram.py --corpus text.txt --corpus answers/ --out ngram
 """
 
 import argparse
+import shlex
 import sys
 from collections.abc import Mapping
 
@@ -37,6 +38,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         metavar=("FROM", "TO"),
         help="tokens of a sequence, the drafted one included (default: 2 5)",
     )
+    p.add_argument("--data-note", metavar="TEXT", help="the data and its licences, for the card")
     p.add_argument("--overwrite", action="store_true", help="replace DIR if it is a draft")
     return p.parse_args(arguments)
 
@@ -52,7 +54,14 @@ def run(args: argparse.Namespace) -> None:
     options = {name: getattr(args, name) for name in ("budget_mb", "min_count", "min_probability", "overwrite")}
     with bar("n-grams") as told:
         record = build_ngram(
-            args.corpus, tokenizer_of(args.target), args.out, orders=tuple(args.orders), told=told, **options
+            args.corpus,
+            tokenizer_of(args.target),
+            args.out,
+            orders=tuple(args.orders),
+            command=shlex.join(["python", "scripts/build_ngram.py", *sys.argv[1:]]),
+            note=args.data_note,
+            told=told,
+            **options,
         )
     kept = ", ".join(f"{n:,} of {record['candidates'][order]:,} of {order}" for order, n in record["entries"].items())
     print(f"{args.out}: {record['tokens']:,} tokens, {record['mb']} MB; sequences kept: {kept}")

@@ -32,7 +32,7 @@ def test_together_they_are_small(tmp_path):
 
 def lacks(card: str) -> list[str]:
     """What a card should say and does not, and what it should not say."""
-    needed = ("```bash\npython scripts/", "| data |", "| target weights (SHA-256) |", "| bytes of weights |")
+    needed = ("```bash\npython scripts/", "| data |", "(SHA-256) |", "| tokens of the corpus |")
     return [word for word in needed if word not in card] + [
         word for word in (" /", "Licences: not given") if word in card
     ]

@@ -22,6 +22,7 @@ import safetensors.numpy
 from jaxspec.checkpoint.staging import new_folder
 from jaxspec.drafts.ngram import ARRAYS, FORMAT, NAME, RECORD, keys, vocabulary_digest
 from jaxspec.text import Tokenizer
+from jaxspec.training.card import CARD
 from jaxspec.training.ngram_corpus import expand, read_corpus
 
 SLOTS = 8
@@ -60,6 +61,8 @@ def build_ngram(
     min_probability: float = 0.25,
     orders: tuple[int, int] = (2, 5),
     overwrite: bool = False,
+    command: str | None = None,
+    note: str | None = None,
     told: Told = lambda done, total, tokens: None,
 ) -> dict[str, Any]:
     """Build a table from corpus files and write it as an artifact, whole or not at all; its record.
@@ -72,6 +75,8 @@ def build_ngram(
         min_count: occurrences of a sequence that is kept, at the least.
         min_probability: of its last token after the others, at the least; the source's threshold should not be lower.
         orders: lengths of the sequences, the next token included, from and to.
+        command: that builds it, for the card.
+        note: the data and its licences, for the card.
         told: after every file and order (steps done, steps in all, tokens so far).
 
     Raises:
@@ -102,7 +107,26 @@ def build_ngram(
             "candidates": {str(entries.context.shape[1] + 1): len(entries.token) for entries in found},
             "entries": {str(length + 2): int(n) for length, n in enumerate(table["entries"]) if n},
         }
+        (folder / CARD).write_text(_card(record, command, note), encoding="utf-8")
         return _write(folder, table, record)
+
+
+def _card(record: Mapping[str, Any], command: str | None, note: str | None) -> str:
+    """What the table was made of, and how, for people to read."""
+    options, names = record["options"], ", ".join(text["name"] for text in record["corpus"])
+    low, high = options["orders"]
+    kept = "; ".join(f"{n:,} of {record['candidates'][order]:,} of {order}" for order, n in record["entries"].items())
+    facts = {
+        "data": f"{note or 'Licences: not given.'} {names}",
+        "tokens of the corpus": f"{record['tokens']:,}",
+        "sequences": f"of {low} to {high} tokens, seen {options['min_count']} times or more, the last token with "
+        f"probability {options['min_probability']} or more after the others",
+        "kept, the most useful": kept,
+        "megabytes": record["mb"],
+        "vocabulary (SHA-256)": record["vocabulary"],
+    }
+    head = ["# A table of n-grams", "", *(["```bash", command, "```", ""] if command else []), "| | |", "|---|---|"]
+    return "\n".join([*head, *(f"| {name} | {fact} |" for name, fact in facts.items()), ""])
 
 
 def check_options(
