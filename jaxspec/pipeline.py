@@ -24,7 +24,7 @@ from jaxspec.text import Tokenizer, compare_vocabularies, from_folder, from_gguf
 from jaxspec.typing import Params
 
 PREFERRED = ("feature", "lm", "exit", "medusa")
-"""Kinds of trained drafts, best first: the first that was made for the target joins lookup where no draft is named."""
+"""Kinds of trained drafts, best first: where none is named, the first of the target's that pays joins lookup."""
 
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
 
@@ -99,7 +99,8 @@ def load(
         target: local folder or file, "smollm2-135m-instruct", or a hub id.
         drafts: "lookup", "suffix", "jacobi[:W:N:G]", "exit:LAYERS", "lm:MODEL"; trained for this target: "ngram",
             "medusa", "feature", "exit" and "lm", or any of these with the folder, "feature:PATH". Empty for plain
-            decoding. Where None, "lookup" and the first of `PREFERRED` that was trained for the target, if any.
+            decoding. Where None, "lookup" and the first of `PREFERRED` that was trained for the target and that pays by
+            its card (`jaxspec.sources.pays`), if any.
         select: "rule" or "fixed:SOURCE:K".
         lookahead: drafts a round at the most.
         verify: "greedy", "coupled" or "rejection"; where None, greedy at temperature 0 and coupled above.

@@ -12,7 +12,7 @@ from jaxspec.pipeline import Pipeline, load
 from tests.test_smollm2 import PROMPTS, by_data
 
 SHELF = Path(__file__).parent.parent / "checkpoints" / "smollm2-135m-instruct"
-TRAINED = sorted(folder.name for folder in SHELF.iterdir() if (folder / "draft.json").exists())
+TRAINED = sorted(folder.name for folder in SHELF.iterdir() if (folder / "model.safetensors").exists())
 EVERY = sorted(folder.name for folder in SHELF.iterdir() if folder.is_dir())
 LIMIT = 48 << 20
 NEW = 64

@@ -142,6 +142,14 @@ def test_without_a_name_lookup_and_the_best_draft_of_the_target_are_used(on_shel
     assert load(TINY, drafts=()).drafts == ()
 
 
+@pytest.mark.parametrize(("tokens", "used"), [(sources.WORTH, True), (sources.WORTH - 0.01, False)])
+def test_a_draft_that_does_not_pay_by_its_card_is_used_only_when_named(tokens, used):
+    engine = {"overall": {"mean_accepted_tokens": tokens}}
+    assert sources.pays({"card": {"validation": {"engine": engine}}}) is used
+    assert sources.pays({"card": {}}), "a card that says nothing"
+    assert sources.pays({"card": {"validation": None}})
+
+
 def test_every_name_is_a_source_under_that_name(on_shelf):
     path = f"exit:{on_shelf / 'exit'}"
     table = f"ngram:{on_shelf / 'ngram'}"
