@@ -51,37 +51,44 @@ def test_a_draft_is_whole_and_of_the_kind_of_its_folder(kind):
     assert artifact.card["validation"]["engine"]["overall"]["acceptance"][0] > 0
 
 
+# all of them alive in one program, each in turn in a ragged batch, against plain decoding
+
+
+@pytest.fixture(scope="module")
+def pipeline(smollm2) -> Pipeline:
+    return load(str(smollm2), drafts=EVERY, lookahead=3)
+
+
+@pytest.fixture(scope="module")
+def setup(pipeline) -> decode.Setup:
+    made = pipeline.setup(sampled=False, logprobs=False)
+    return dataclasses.replace(made, selector=by_data())
+
+
+@pytest.fixture(scope="module")
+def plain(pipeline, setup) -> list[list[int]]:
+    return answers(pipeline, setup, 0, lookahead=0)[0]
+
+
+def answers(pipeline, setup, source: int, *, lookahead: int) -> tuple[list[list[int]], int]:
+    """Outputs, and how many drafts of the source were accepted."""
+    params = dataclasses.replace(pipeline.params, selector=jnp.asarray([source, lookahead], jnp.int32))
+    prompts = [pipeline.encode(prompt, chat=True) for prompt in PROMPTS[::6]]
+    found = decode.generate(setup, params, prompts, max_new_tokens=NEW, capacity=256)
+    return found.tokens, int(found.counters.accepted[:, source].sum())
+
+
 @pytest.mark.model
-class TestInTheEngine:
-    """All of them alive in one program, each in turn and in a ragged batch, against plain decoding."""
+def test_the_target_is_theirs(pipeline):
+    weights = fingerprint(pipeline.target.model.config, pipeline.target.params)
+    assert {open_draft(SHELF / kind).target for kind in TRAINED} == {weights}
 
-    @pytest.fixture(scope="class")
-    def pipeline(self, smollm2) -> Pipeline:
-        return load(str(smollm2), drafts=EVERY, select=by_data(), lookahead=3)
 
-    @pytest.fixture(scope="class")
-    def setup(self, pipeline) -> decode.Setup:
-        return pipeline.setup(sampled=False, logprobs=False)
-
-    @pytest.fixture(scope="class")
-    def plain(self, pipeline, setup) -> list[list[int]]:
-        return self.run(pipeline, setup, 0, lookahead=0)[0]
-
-    def run(self, pipeline, setup, source: int, *, lookahead: int) -> tuple[list[list[int]], int]:
-        """Outputs, and how many drafts of the source were accepted."""
-        params = dataclasses.replace(pipeline.params, selector=jnp.asarray([source, lookahead], jnp.int32))
-        prompts = [pipeline.encode(prompt, chat=True) for prompt in PROMPTS[::6]]
-        found = decode.generate(setup, params, prompts, max_new_tokens=NEW, capacity=256)
-        return found.tokens, int(found.counters.accepted[:, source].sum())
-
-    def test_the_target_is_theirs(self, pipeline):
-        weights = fingerprint(pipeline.target.model.config, pipeline.target.params)
-        assert {open_draft(SHELF / kind).target for kind in TRAINED} == {weights}
-
-    @pytest.mark.parametrize("kind", EVERY)
-    def test_tokens_are_plain_decoding_s(self, pipeline, setup, plain, kind):
-        tokens, accepted = self.run(pipeline, setup, setup.names.index(kind), lookahead=3)
-        assert tokens == plain
-        assert accepted > 0
-        spoilt = [[*row[:-1], row[-1] + 1] for row in tokens]
-        assert spoilt != plain
+@pytest.mark.model
+@pytest.mark.parametrize("kind", EVERY)
+def test_tokens_are_plain_decoding_s(pipeline, setup, plain, kind):
+    tokens, accepted = answers(pipeline, setup, setup.names.index(kind), lookahead=3)
+    assert tokens == plain
+    assert accepted > 0
+    spoilt = [[*row[:-1], row[-1] + 1] for row in tokens]
+    assert spoilt != plain

@@ -125,7 +125,7 @@ class _Checker:
 def _finish(options: Options, task: Task, trained: dict[str, np.ndarray], work: Path) -> None:
     """Fit the temperature of what will be stored, store it, and say what it is."""
     stored = {name: leaf.astype(jnp.bfloat16) for name, leaf in trained.items()}
-    fit = _fit(options, task, stored)
+    fit = _fit(options, task, {name: jnp.asarray(leaf) for name, leaf in stored.items()})
     card = _card(options, task, work) | {"calibration": fit._asdict()}
     ids = {IDS: np.asarray(task.first[IDS])}
     about = {"target": task.weights, "temperature": fit.temperature, "card": card}
