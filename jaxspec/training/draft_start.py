@@ -42,7 +42,7 @@ def _layers(target: Mapping[str, jax.Array], chosen: Sequence[int]) -> Params:
 
 def _feature(config: DraftConfig, target: Mapping[str, jax.Array], fresh: Params, layer: int) -> Params:
     begin, size = f"layers.{layer}.", config.body.hidden_size
-    own = {n.removeprefix(begin): leaf for n, leaf in target.items() if n.startswith(begin)}
+    own = {n.removeprefix(begin): leaf.astype(jnp.float32) for n, leaf in target.items() if n.startswith(begin)}
     params: Params = {n: leaf for n, leaf in own.items() if n in fresh and leaf.shape == fresh[n].shape}
     params["hidden_norm.weight"] = own["input_layernorm.weight"]
     params["input_layernorm.weight"] = target["layers.0.input_layernorm.weight"]
