@@ -2,9 +2,10 @@
 
 import argparse
 import os
+import shlex
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,11 @@ def fail(sentence: str, status: int = 2) -> int:
     """Say on standard error why nothing came of it; the exit status."""
     sys.stderr.write(f"error: {sentence}\n")
     return status
+
+
+def command_of(script: str, arguments: Sequence[str] | None) -> str:
+    """The command that a script was started with, for people to repeat; `arguments` None are the process's own."""
+    return shlex.join(["python", f"scripts/{script}", *(sys.argv[1:] if arguments is None else arguments)])
 
 
 def attempt(work: Callable[[], object], *, interrupted: str) -> int:

@@ -19,7 +19,7 @@ from jaxspec.models import LanguageModel, ModelConfig, for_length, fuse, languag
 from jaxspec.run import Answer, OnEnd, OnStage, OnText, Row, Run
 from jaxspec.sampling import warpers
 from jaxspec.sharding import make_mesh, param_shardings, replicated
-from jaxspec.sources import Made, Shelf, config_for, opened, wanted
+from jaxspec.sources import Made, Shelf, chosen, config_for, opened, wanted
 from jaxspec.text import Tokenizer, compare_vocabularies, from_folder, from_gguf
 from jaxspec.typing import Params
 
@@ -99,8 +99,8 @@ def load(
         target: local folder or file, "smollm2-135m-instruct", or a hub id.
         drafts: "lookup", "suffix", "jacobi[:W:N:G]", "exit:LAYERS", "lm:MODEL"; trained for this target: "ngram",
             "medusa", "feature", "exit" and "lm", or any of these with the folder, "feature:PATH". Empty for plain
-            decoding. Where None, "lookup" and the first of `PREFERRED` that was trained for the target and that pays by
-            its card (`jaxspec.sources.pays`), if any.
+            decoding. Where None, "lookup", the first of `PREFERRED` that was trained for the target and pays by its
+            card (`jaxspec.sources.pays`), if any, and the one that `select` names.
         select: "rule" or "fixed:SOURCE:K".
         lookahead: drafts a round at the most.
         verify: "greedy", "coupled" or "rejection"; where None, greedy at temperature 0 and coupled above.
@@ -119,7 +119,9 @@ def load(
         devices = None  # one device is no mesh
     main = load_model(target, dtype=dtype, mesh=devices, split=True, progress=progress)
     shelf = Shelf(main.model.config, main.params, main.tokenizer, dtype=DTYPES[dtype], mesh=devices)
-    names = ("lookup", *shelf.best(PREFERRED)) if drafts is None else tuple(drafts)
+    if drafts is None:
+        drafts = dict.fromkeys(("lookup", *shelf.best(PREFERRED), *chosen([select], PREFERRED)))
+    names = tuple(drafts)
     made = {draft: shelf.take(draft, artifacts.get(draft)) for draft in names if wanted(draft) is not None}
     small = [draft for draft in names if draft.startswith("lm:") and draft not in made]
     models = {d: load_model(d.removeprefix("lm:"), dtype=dtype, mesh=devices, progress=progress) for d in small}

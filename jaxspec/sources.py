@@ -150,6 +150,11 @@ def pays(record: Mapping[str, Any]) -> bool:
     return tokens >= WORTH
 
 
+def chosen(selects: Sequence[str], kinds: Sequence[str]) -> tuple[str, ...]:
+    """The kinds that a fixed choice names.   "fixed:feature:3" -> feature"""
+    return tuple(kind for kind in kinds if any(re.fullmatch(rf"fixed:{kind}(:\d+)?", select) for select in selects))
+
+
 class Shelf:
     """The artifacts of one target. Its fingerprint is computed when something is looked for by it."""
 

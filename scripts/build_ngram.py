@@ -4,12 +4,11 @@ python scripts/build_ngram.py --corpus text.txt --corpus answers/ --out ngram
 """
 
 import argparse
-import shlex
 import sys
 from collections.abc import Mapping
 
 from jaxspec.checkpoint import open_checkpoint
-from jaxspec.console import attempt
+from jaxspec.console import attempt, command_of
 from jaxspec.text import Tokenizer, from_folder, from_gguf
 from jaxspec.training import bar
 from jaxspec.training.ngram import build_ngram
@@ -49,7 +48,7 @@ def tokenizer_of(target: str) -> Tokenizer:
     return from_gguf(where) if isinstance(where, Mapping) else from_folder(where)
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace, command: str) -> None:
     """Build, and say what came of it."""
     options = {name: getattr(args, name) for name in ("budget_mb", "min_count", "min_probability", "overwrite")}
     with bar("n-grams") as told:
@@ -58,7 +57,7 @@ def run(args: argparse.Namespace) -> None:
             tokenizer_of(args.target),
             args.out,
             orders=tuple(args.orders),
-            command=shlex.join(["python", "scripts/build_ngram.py", *sys.argv[1:]]),
+            command=command,
             note=args.data_note,
             told=told,
             **options,
@@ -70,7 +69,8 @@ def run(args: argparse.Namespace) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Build as the command line says; the exit status."""
     args = parse(arguments)
-    return attempt(lambda: run(args), interrupted="nothing was left")
+    command = command_of("build_ngram.py", arguments)
+    return attempt(lambda: run(args, command), interrupted="nothing was left")
 
 
 if __name__ == "__main__":

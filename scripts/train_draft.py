@@ -8,7 +8,7 @@ python scripts/train_draft.py --calibrate my-draft --corpus corpus/sampled      
 import argparse
 import sys
 
-from jaxspec.console import attempt
+from jaxspec.console import attempt, command_of
 from jaxspec.training.draft_run import calibrate_draft, train_draft
 from jaxspec.training.options import Options, add_options
 
@@ -20,10 +20,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return p.parse_args(arguments)
 
 
-def run(options: Options) -> None:
+def run(options: Options, command: str) -> None:
     """Train, or fit a temperature alone."""
     if options.calibrate is None:
-        train_draft(options)
+        train_draft(options, command=command)
     else:
         fit = calibrate_draft(options)
         print(f"temperature {fit.temperature}: total variation {fit.before:.4f} at 1, {fit.after:.4f} now")
@@ -32,7 +32,8 @@ def run(options: Options) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Train as the command line says; the exit status."""
     options = Options(**vars(parse(arguments)))
-    return attempt(lambda: run(options), interrupted="the same command goes on from the last checkpoint")
+    command = command_of("train_draft.py", arguments)
+    return attempt(lambda: run(options, command), interrupted="the same command goes on from the last checkpoint")
 
 
 if __name__ == "__main__":

@@ -150,6 +150,15 @@ def test_a_draft_that_does_not_pay_by_its_card_is_used_only_when_named(tokens, u
     assert sources.pays({"card": {"validation": None}})
 
 
+def test_a_draft_that_a_fixed_choice_names_is_there_unasked(on_shelf, monkeypatch):
+    monkeypatch.setattr(sources, "pays", lambda record: False)
+    assert load(TINY).drafts == ("lookup",)
+    assert load(TINY, select="fixed:medusa:2").drafts == ("lookup", "medusa")
+    assert load(TINY, select="fixed:lookup").drafts == ("lookup",)
+    with pytest.raises(ValueError, match=r"train_draft\.py --kind lm"):
+        load(OTHER, select="fixed:lm:2")
+
+
 def test_every_name_is_a_source_under_that_name(on_shelf):
     path = f"exit:{on_shelf / 'exit'}"
     table = f"ngram:{on_shelf / 'ngram'}"

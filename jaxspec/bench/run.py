@@ -15,7 +15,7 @@ from jaxspec.bench.provenance import provenance
 from jaxspec.contracts import Setup
 from jaxspec.decode import DEFAULT_LOOKAHEAD
 from jaxspec.pipeline import PREFERRED, Pipeline, load
-from jaxspec.sources import check_draft
+from jaxspec.sources import check_draft, chosen
 from jaxspec.text import Case, read_cases
 
 PEERS = ("transformers",)
@@ -58,9 +58,10 @@ def bench(options: Options, *, told: Told | None = None) -> dict[str, Any]:
     """
     cases = check(options)
     load_before = machine_load()
+    named = chosen(options.modes, PREFERRED)
     pipeline = load(
         options.target,
-        drafts=options.drafts,
+        drafts=("lookup", *named) if options.drafts is None and named else options.drafts,
         lookahead=options.lookahead,
         dtype=options.dtype,
         progress=None if told is None else lambda name, done, total: told(f"loading {name}", done, total),

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -35,20 +35,30 @@ def own_params(params: EngineParams, name: str) -> Any:
     return params.drafts[name]
 
 
-def begin(
-    view: View, lookahead: Rows, *, most: int, vocab_size: int, vocab_width: int, verify: str
-) -> tuple[Drawing, Take]:
-    """Nothing drawn yet, and `draw` with what the source was made with. Rows with lookahead 0 never start.
+@runtime_checkable
+class Made(Protocol):
+    """How a source that draws was made: static, as in `jaxspec.drafts.lm.lm`."""
 
-    Args:
-        most: largest lookahead. Static.
-        vocab_size, vocab_width, verify: as in `jaxspec.drafts.lm.lm`. Static.
-    """
-    proposal = empty_proposal(view.length.shape[0], most)
-    if verify == "rejection":
-        proposal = proposal._replace(q_log=jnp.zeros((*proposal.tokens.shape, vocab_width), jnp.float32))
+    @property
+    def lookahead(self) -> int: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def vocab_width(self) -> int: ...
+
+    @property
+    def verify(self) -> str: ...
+
+
+def begin(made: Made, view: View, lookahead: Rows) -> tuple[Drawing, Take]:
+    """Nothing drawn yet, and `draw` with what the source was made with. Rows with lookahead 0 never start."""
+    proposal = empty_proposal(view.length.shape[0], made.lookahead)
+    if made.verify == "rejection":
+        proposal = proposal._replace(q_log=jnp.zeros((*proposal.tokens.shape, made.vocab_width), jnp.float32))
     begun = Drawing(proposal._replace(sampled=samples(view)), (lookahead > 0) & view.active)
-    sizes = {"coupled": verify == "coupled", "vocab": vocab_size, "width": vocab_width}
+    sizes = {"coupled": made.verify == "coupled", "vocab": made.vocab_size, "width": made.vocab_width}
     return begun, functools.partial(draw, view=view, lookahead=lookahead, **sizes)
 
 

@@ -120,14 +120,7 @@ def _propose(exit_: Exit, params: EngineParams, view: View, state: PyTree, looka
         jax.eval_shape(lambda t: run(t, 0, None, logits=False)[1], jnp.zeros((rows, w), jnp.int32)) for w in (1, 2)
     ]
     axes = token_axes(*shapes)
-    begun, take = begin(
-        view,
-        lookahead,
-        most=exit_.lookahead,
-        vocab_size=exit_.vocab_size,
-        vocab_width=exit_.vocab_width,
-        verify=exit_.verify,
-    )
+    begun, take = begin(exit_, view, lookahead)
 
     def body(carry: tuple[jax.Array, jax.Array, Drawing, Scratch]) -> tuple[jax.Array, jax.Array, Drawing, Scratch]:
         depth, token, drawing, scratch = carry

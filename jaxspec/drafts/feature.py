@@ -206,14 +206,7 @@ def _propose(
     widest = jnp.max(jnp.where(lookahead > 0, first, 1))
     branches = [functools.partial(opening, width) for width in FIRST]
     logits, hidden, k, v = jax.lax.switch(bucket_index(widest, FIRST), branches)
-    begun, take = begin(
-        view,
-        lookahead,
-        most=head.lookahead,
-        vocab_size=head.vocab_size,
-        vocab_width=head.vocab_width,
-        verify=head.verify,
-    )
+    begun, take = begin(head, view, lookahead)
     slots = jnp.arange(carried + 1, dtype=jnp.int32)[None, :]
 
     def body(carry: tuple) -> tuple:

@@ -145,14 +145,7 @@ def _propose(
     widest = jnp.max(jnp.where(lookahead > 0, first, 1))
     branches = [functools.partial(opening, width) for width in FIRST]
     logits, window = jax.lax.switch(bucket_index(widest, FIRST), branches)
-    begun, take = begin(
-        view,
-        lookahead,
-        most=draft.lookahead,
-        vocab_size=draft.vocab_size,
-        vocab_width=draft.vocab_width,
-        verify=draft.verify,
-    )
+    begun, take = begin(draft, view, lookahead)
     slots = jnp.arange(carried + 1, dtype=jnp.int32)[None, :]
 
     def body(carry: tuple[jax.Array, Drawing, PyTree]) -> tuple[jax.Array, Drawing, PyTree]:

@@ -102,14 +102,7 @@ def _propose(
         logits = jnp.stack(each, 1)
     else:
         logits = draft_logits(config, own, jnp.concatenate(vectors, axis=-1))
-    begun, take = begin(
-        view,
-        lookahead,
-        most=heads.lookahead,
-        vocab_size=heads.vocab_size,
-        vocab_width=heads.vocab_width,
-        verify=heads.verify,
-    )
+    begun, take = begin(heads, view, lookahead)
 
     def body(carry: tuple[jax.Array, Drawing]) -> tuple[jax.Array, Drawing]:
         at, drawing = carry

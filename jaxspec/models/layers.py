@@ -89,8 +89,10 @@ def linear_tokens_first(weight: Float[Array, "O I"], x: Float[Array, "I B T"]) -
     In bfloat16 on a CPU a batch of hundreds of tokens comes out of the product so; elsewhere it is turned afterwards.
     """
     flat = x.reshape(x.shape[0], -1)
-    by_tiles = weight.dtype == x.dtype == jnp.bfloat16 and flat.shape[1] >= MANY
-    rows = jax.lax.platform_dependent(weight, flat, cpu=_tiles_turned if by_tiles else _turned, default=_turned)
+    if weight.dtype == x.dtype == jnp.bfloat16 and flat.shape[1] >= MANY:
+        rows = jax.lax.platform_dependent(weight, flat, cpu=_tiles_turned, default=_turned)
+    else:
+        rows = _turned(weight, flat)
     return rows.reshape(*x.shape[1:], weight.shape[0])
 
 

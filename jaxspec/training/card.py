@@ -55,14 +55,14 @@ def render(artifact: Artifact) -> str:
     card = artifact.card
     lines = [f"# A draft of kind `{artifact.config.kind}`", ""]
     lines += [f"Made by jaxspec for the target `{card.get('target', 'unknown')}` alone.", ""]
-    lines += ["```bash", str(card["command"]), "```", ""] if "command" in card else []
+    lines += ["```bash", card["command"], "```", ""] if card.get("command") else []
     memory = card.get("peak_memory_mb", {})
     facts = {
         "data": card.get("data"),
         "target weights (SHA-256)": artifact.target or "not known",
         "started from": card.get("init_from"),
         "steps": card.get("steps"),
-        "tokens trained on": card.get("tokens"),
+        "tokens read, prompts included": card.get("tokens"),
         "tokens of the corpus": card.get("corpus_tokens"),
         "minutes": card.get("minutes"),
         "tokens a second": card.get("tokens_per_second"),

@@ -72,8 +72,8 @@ def generate_corpus(
 ) -> list[Path]:
     """Answer every prompt; the shards' files. What an earlier, interrupted call has written is kept, not made again.
 
-    The prompts are shuffled, so that any number of shards is a fair sample of them, and sorted by length within a
-    shard, so that rows that run side by side are alike. A shard appears whole or not at all.
+    The prompts are shuffled, so that any number of documents is a fair sample of them; those of a shard are answered by
+    length, so that rows that run side by side are alike. A shard appears whole or not at all.
 
     Args:
         model: the target, bound.
@@ -99,17 +99,18 @@ def generate_corpus(
         if file.exists():
             done += len(part)
             continue
-        part = sorted(part.tolist(), key=lambda i: len(prompts[i]))
-        answered: list[list[int]] = []
-        for start in range(0, len(part), how.rows):
-            batch = [list(prompts[i]) for i in part[start : start + how.rows]]
+        alike = sorted(part.tolist(), key=lambda i: len(prompts[i]))
+        answered: dict[int, list[int]] = {}
+        for start in range(0, len(alike), how.rows):
+            which = alike[start : start + how.rows]
+            batch = [list(prompts[i]) for i in which]
             seed = (how.seed * 1_000_003 + number * how.shard + start) % 2**31
             found = answer(setup, params, batch, seed=seed, stop_ids=stop_ids, **said)
             fresh = found.tokens[: len(batch)]
-            answered += [p + a for p, a in zip(batch, fresh, strict=True)]
+            answered |= {i: p + a for i, p, a in zip(which, batch, fresh, strict=True)}
             done, made = done + len(batch), made + sum(map(len, fresh))
             told(done, len(prompts), made)
-        write_shard(file, answered, [len(prompts[i]) for i in part], part)
+        write_shard(file, [answered[i] for i in part], [len(prompts[i]) for i in part], part.tolist())
     return files
 
 

@@ -23,11 +23,8 @@ class Batch(NamedTuple):
 class Sampler:
     """Documents in a new random order every epoch, a random stretch of each; `batch(step)` depends on nothing else."""
 
-    def __init__(
-        self, parts: tuple[Part, ...], *, rows: int, width: int, taps: tuple[int, ...], seed: int, answers: bool = True
-    ):
+    def __init__(self, parts: tuple[Part, ...], *, rows: int, width: int, taps: tuple[int, ...], seed: int):
         self.parts, self.rows, self.width, self.taps, self.seed = parts, rows, width, taps, seed
-        self.answers = answers
         counts = [len(part.starts) - 1 for part in parts]
         self.documents = [(p, d) for p, count in enumerate(counts) for d in range(count)]
         if not self.documents:
@@ -43,10 +40,10 @@ class Sampler:
             begin, end = int(part.starts[d]), int(part.starts[d + 1])
             # the answer is what a draft will have to guess: a stretch begins no later than its last `width` tokens
             latest = max(0, end - begin - self.width)
-            earliest = min(latest, max(0, int(part.prompts[d]) - self.width // 2)) if self.answers else 0
+            earliest = min(latest, max(0, int(part.prompts[d]) - self.width // 2))
             start = begin + int(rng.integers(earliest, latest + 1))
             # the law that the prompt's last token has is the answer's first token's
-            answer = begin + int(part.prompts[d]) - 1 if self.answers else begin
+            answer = begin + int(part.prompts[d]) - 1
             spans.append((part, begin, start, min(end, start + self.width), max(0, min(answer, end - 1) - start)))
         return self._gather(spans)
 

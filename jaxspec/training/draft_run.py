@@ -1,8 +1,6 @@
 """From a corpus in the target's voice to a trained draft on disk: what `scripts/train_draft.py` does."""
 
 import dataclasses
-import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +29,11 @@ from jaxspec.typing import Params
 PLOT = "training.png"
 
 
-def train_draft(options: Options) -> None:
+def train_draft(options: Options, *, command: str | None = None) -> None:
     """Corpus to teacher, teacher to draft, draft to `options.out`.
+
+    Args:
+        command: that does it, for the card.
 
     Raises:
         ValueError: bad input, before anything is compiled; a `TrainingError` where training cannot go on.
@@ -68,7 +69,7 @@ def train_draft(options: Options) -> None:
             told=_Teller(told, options.rows * options.width, work),
             validate=_Checker(options, task, loss),
         )
-    _finish(options, task, {name: np.asarray(leaf) for name, leaf in trained.items()}, work)
+    _finish(options, task, {name: np.asarray(leaf) for name, leaf in trained.items()}, work, command)
 
 
 class _Teller:
@@ -122,11 +123,11 @@ class _Checker:
         return found
 
 
-def _finish(options: Options, task: Task, trained: dict[str, np.ndarray], work: Path) -> None:
+def _finish(options: Options, task: Task, trained: dict[str, np.ndarray], work: Path, command: str | None) -> None:
     """Fit the temperature of what will be stored, store it, and say what it is."""
     stored = {name: leaf.astype(jnp.bfloat16) for name, leaf in trained.items()}
     fit = _fit(options, task, {name: jnp.asarray(leaf) for name, leaf in stored.items()})
-    card = _card(options, task, work) | {"calibration": fit._asdict()}
+    card = _card(options, task, work) | {"command": command, "calibration": fit._asdict()}
     ids = {IDS: np.asarray(task.first[IDS])}
     about = {"target": task.weights, "temperature": fit.temperature, "card": card}
     save_draft(options.out, task.draft, stored | ids, **about, overwrite=options.overwrite)
@@ -146,7 +147,6 @@ def _card(options: Options, task: Task, work: Path) -> dict[str, Any]:
     return {
         "target": options.target,
         "data": data_of(task.corpus, options.data_note),
-        "command": shlex.join(["python", "scripts/train_draft.py", *sys.argv[1:]]),
         "init_from": options.init_from,
         "steps": options.steps,
         "tokens": tokens,

@@ -6,6 +6,7 @@ import pytest
 
 from jaxspec.drafts.ngram import RECORD, load_ngram
 from jaxspec.text import from_folder
+from jaxspec.training.card import CARD
 from scripts import build_ngram as script
 from tests.scripts.tiny import TARGET, TINY
 
@@ -46,6 +47,10 @@ def test_it_builds_a_table_that_loads(build, tmp_path):
     record = json.loads((tmp_path / "out" / RECORD).read_text())
     assert record["options"] == {"budget_mb": 0.5, "min_count": 3, "min_probability": 0.3, "orders": [2, 4]}
     assert [each["name"] for each in record["corpus"]] == ["a.txt", "b.jsonl"]
+    card = (tmp_path / "out" / CARD).read_text()
+    assert f"python scripts/build_ngram.py --corpus {tmp_path / 'a.txt'} " in card
+    assert "Licences: not given. a.txt, b.jsonl" in card
+    assert f"| tokens of the corpus | {record['tokens']:,} |" in card
     table = load_ngram(tmp_path / "out", from_folder(TINY / "target"))
     assert table["entries"].shape == (3,)
     assert (table["entries"] > 0).all()

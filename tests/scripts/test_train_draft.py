@@ -1,6 +1,7 @@
 """scripts/train_draft.py trains drafts of every kind from a corpus, and says in one sentence what is wrong."""
 
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ def test_it_trains_every_kind_from_one_teacher(kind, corpus, tmp_path, capsys):
     assert main(command) == 0, capsys.readouterr().err
     artifact = open_draft(tmp_path / kind)
     assert artifact.config.kind == kind
+    assert artifact.card["command"] == shlex.join(["python", "scripts/train_draft.py", *command])
     assert len(artifact.card["validation"]["agreement"]) == {"medusa": 2, "feature": 2}.get(kind, 1)
     assert (corpus.parent / "greedy-teacher" / "shard-00000").is_dir()
     lines = (tmp_path / f"{kind}-run" / "metrics.jsonl").read_text().splitlines()

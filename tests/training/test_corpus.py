@@ -1,5 +1,6 @@
 """A corpus is the target's own answers, the same whether or not its making was interrupted; or anyone's own text."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -36,6 +37,15 @@ def content(files) -> list[tuple]:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     return make(tmp_path_factory.mktemp("corpus") / "whole")
+
+
+def test_prompts_lie_as_they_were_shuffled_not_by_length(tmp_path):
+    """Or the last documents, which training holds out, would be a shard's longest."""
+    files = make(tmp_path / "corpus", dataclasses.replace(HOW, seed=5))
+    order = np.concatenate([read_shard(file).index for file in files])
+    assert order.tolist() == np.random.default_rng(5).permutation(len(PROMPTS)).tolist()
+    lengths = [[len(PROMPTS[i]) for i in read_shard(file).index] for file in files]
+    assert lengths != [sorted(each) for each in lengths]  # the control: here the two orders differ
 
 
 def test_every_prompt_is_answered_as_the_engine_answers_it(whole):

@@ -39,12 +39,13 @@ def test_entries_belong_together_and_are_of_one_document():
 
 def test_what_counts_is_the_answer_from_the_law_of_the_prompt_s_last_token_on():
     """Every document's first 2 tokens are its prompt: of those the second's law, the answer's first token, counts."""
-    for answers, first in ((True, 1), (False, 0)):
-        batch = Sampler(PARTS, seed=1, answers=answers, **SIZES).batch(0)
+    bare = tuple(dataclasses.replace(part, prompts=np.zeros_like(part.prompts)) for part in PARTS)
+    for parts, first in ((PARTS, 1), (bare, 0)):
+        batch = Sampler(parts, seed=1, **SIZES).batch(0)
         inside = np.asarray(batch.positions) >= first
         inside &= np.arange(10)[None] < np.asarray([(row > 0).sum() + (row[0] == 0) for row in batch.tokens])[:, None]
         assert np.array_equal(batch.valid, inside)
-        assert batch.positions.min() == 0
+        assert batch.positions.min() == 0  # a stretch with a prompt in it is among them
     cut = dataclasses.replace(part_of([9]), prompts=np.asarray([9]))
     assert Sampler((cut,), seed=1, **SIZES).batch(0).valid[0].sum() == 1  # no answer: the last token's law
 
