@@ -120,7 +120,7 @@ def load(
     main = load_model(target, dtype=dtype, mesh=devices, split=True, progress=progress)
     shelf = Shelf(main.model.config, main.params, main.tokenizer, dtype=DTYPES[dtype], mesh=devices)
     if drafts is None:
-        drafts = dict.fromkeys(("lookup", *shelf.best(PREFERRED), *chosen([select], PREFERRED)))
+        drafts = tuple(dict.fromkeys(("lookup", *shelf.best(PREFERRED), *chosen([select], PREFERRED))))
     names = tuple(drafts)
     made = {draft: shelf.take(draft, artifacts.get(draft)) for draft in names if wanted(draft) is not None}
     small = [draft for draft in names if draft.startswith("lm:") and draft not in made]
