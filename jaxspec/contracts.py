@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxspec.models.api import LanguageModel
 from jaxspec.sampling import Warpers
@@ -31,6 +31,18 @@ class EngineParams:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+class Steering:
+    """What the caller says about the choice of source and lookahead. All traced: changing a value never recompiles."""
+
+    pinned: Rows  # int32, index of the source of every round; -1 leaves the choice to the selector
+    weights: Float[Array, "B N"]  # float32, times what the selector expects to gain by a source; 0 bans it
+    domain: Rows  # int32, the caller's tag for the kind of text, from 0; -1 without one
+    load: RowFloats  # float32 in [0, 1], share of the device's time that others wait for
+    latency_budget: RowFloats  # float32, seconds that a round may take; infinite without one
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class Request:
     """What each row was asked for. All traced: changing a value never recompiles."""
 
@@ -42,6 +54,7 @@ class Request:
     max_lookahead: Rows  # int32, drafts a round at the most
     draft_temperature: RowFloats  # float32, multiplies the row's temperature for sampled drafts; 0 drafts greedily
     draft_confidence: RowFloats  # float32 in [0, 1]; a model draft stops before a token whose largest q is below it
+    steering: Steering | None = None  # None: nothing is pinned, banned or weighted
 
 
 class View(NamedTuple):
@@ -66,6 +79,15 @@ class Proposal(NamedTuple):
     confidence: Float[Array, "B A"]  # largest probability of the draft's law at each depth; 1 where it has none
 
 
+class Seen(NamedTuple):
+    """How the target stood where it made each row's last token; before the first round, all zero and no domain."""
+
+    top: RowFloats  # float32, its largest probability, before any warper
+    margin: RowFloats  # float32, by how much that is above the second largest
+    entropy: RowFloats  # float32, nats
+    domain: Rows  # int32, the cluster that the text's hidden states are nearest to; -1 unknown
+
+
 class Signals(NamedTuple):
     """What a selector may base its choice on; N sources in the order of the setup, source 0 is "none"."""
 
@@ -73,6 +95,10 @@ class Signals(NamedTuple):
     match: Int[Array, "B N"]  # context matched by each free source's proposal
     lag: Int[Array, "B N"]  # committed tokens a source's cache has not seen yet
     active: RowMask
+    confidence: Float[Array, "B N"] | None = None  # of the first draft at hand; 1 without a law or a draft
+    length: Rows | None = None  # known tokens
+    seen: Seen | None = None
+    steering: Steering | None = None
 
 
 class Choice(NamedTuple):
@@ -80,6 +106,7 @@ class Choice(NamedTuple):
 
     source: Rows  # int32, index into the setup's sources
     lookahead: Rows  # int32
+    told: dict[str, Array] | None = None  # what the selector expected, [B] or [B, N], for people to look at
 
 
 class Verdict(NamedTuple):
@@ -90,6 +117,21 @@ class Verdict(NamedTuple):
     # tokens emitted: accepted + 1, fewer where the row ends; 0 for finished rows
     count: Rows  # pyright: ignore[reportIncompatibleMethodOverride]
     logprobs: Float[Array, "B T"] | None  # of the emitted tokens, under the model's own softmax
+
+
+class Feedback(NamedTuple):
+    """How every proposal that was at hand would have done, chosen or not, as far as the emitted tokens tell.
+
+    known: the source gave a draft at this depth, its drafts before it are what was emitted, and the target judged the
+    place. So a proposal is known up to its first miss, and one that agrees with everything emitted only so far.
+
+        emitted  5 8 2 | source a  5 8 9 4 -> known 1 1 1 0, chance 1 1 0   | source b  5 8 2 7 -> known 1 1 1 0
+    """
+
+    known: Bool[Array, "B N A"]
+    chance: Float[Array, "B N A"]  # float32, probability that the target takes the draft where that is known, else 0
+    confidence: Float[Array, "B N A"]  # float32, the source's own
+    emitted: Rows  # tokens of the round; 0 for finished rows
 
 
 Features = dict[int, jax.Array]
@@ -177,7 +219,10 @@ class Selector(NamedTuple):
     name: str
     init: Any  # (rows, sources) -> state
     choose: Any  # (params, state, Signals) -> Choice
-    update: Any  # (params, state, Signals, Choice, Proposal, Verdict) -> state
+    update: Any  # (params, state, Signals, Choice, Proposal, Verdict, Feedback) -> state
+    feedback: bool = False  # whether `update` reads the feedback and nothing else of the round; where not, it is None
+    certainty: bool = False  # whether `choose` reads the target's certainty in Signals.seen, which costs a pass over V
+    clusters: int = 0  # text clusters that Signals.seen.domain counts; then params.clusters holds [clusters, D] float32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,15 +274,18 @@ __all__ = [
     "DraftSource",
     "EngineParams",
     "Features",
+    "Feedback",
     "Learn",
     "Observe",
     "Proposal",
     "Propose",
     "Request",
     "Reuse",
+    "Seen",
     "Selector",
     "Setup",
     "Signals",
+    "Steering",
     "Verdict",
     "View",
 ]

@@ -1,7 +1,9 @@
 """What each row is asked for, checked on the host in plain sentences."""
 
+import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ import numpy as np
 from jaxspec.buckets import PREFILL, capacity_bucket
 from jaxspec.contracts import Request, Setup
 from jaxspec.decode.prefill import plan
+from jaxspec.decode.steering import make_steering, per_row, refuse
 from jaxspec.sampling import Warpers, warpers
 
 STOP_SLOTS = 8
@@ -26,6 +29,11 @@ def make_request(
     max_lookahead: int | Sequence[int] | None = None,
     draft_temperature: float | Sequence[float] = 1.0,
     draft_confidence: float | Sequence[float] = 0.0,
+    source: str | Sequence[str | None] | None = None,
+    weights: Mapping[str, float] | Sequence[Mapping[str, float]] = MappingProxyType({}),
+    domain: int | Sequence[int] = -1,
+    load: float | Sequence[float] = 0.0,
+    latency_budget: float | Sequence[float] = math.inf,
 ) -> Request:
     """One row a prompt; every option is one value for all rows or a sequence of one a row. All become traced arrays.
 
@@ -39,6 +47,7 @@ def make_request(
         max_lookahead: drafts a round at the most, the setup's largest where None.
         draft_temperature: times the row's temperature for sampled drafts; 0 drafts greedily.
         draft_confidence: in [0, 1]; a model draft stops before a token whose largest probability is below it.
+        source, weights, domain, load, latency_budget: as in `jaxspec.decode.steering.make_steering`.
 
     Raises:
         ValueError: an empty prompt, an id outside the vocabulary, or a value out of range.
@@ -46,9 +55,9 @@ def make_request(
     rows = len(prompts)
     check_prompts(prompts, setup.vocab_size)
     lengths = np.asarray([len(p) for p in prompts], np.int32)
-    fresh = _per_row("max_new_tokens", max_new_tokens, rows, np.int64)
+    fresh = per_row("max_new_tokens", max_new_tokens, rows, np.int64)
     fits = fresh < 2**31 - lengths.astype(np.int64)
-    _refuse("max_new_tokens", fresh, (fresh >= 1) & fits, "1 or more, and below 2147483648 with the prompt")
+    refuse("max_new_tokens", fresh, (fresh >= 1) & fits, "1 or more, and below 2147483648 with the prompt")
     settings = warpers(rows) if warp is None else warp
     if settings.temperature.shape != (rows,):
         raise ValueError(
@@ -58,14 +67,14 @@ def make_request(
         raise ValueError(
             "temperature is above 0 but verify is 'greedy'; use verify 'coupled' or 'rejection', or temperature 0"
         )
-    ahead = _per_row("max_lookahead", setup.lookahead if max_lookahead is None else max_lookahead, rows, np.int64)
-    _refuse(
+    ahead = per_row("max_lookahead", setup.lookahead if max_lookahead is None else max_lookahead, rows, np.int64)
+    refuse(
         "max_lookahead", ahead, (ahead >= 0) & (ahead <= setup.lookahead), f"0 to {setup.lookahead}, the largest bucket"
     )
-    heat = _per_row("draft_temperature", draft_temperature, rows, np.float32)
-    _refuse("draft_temperature", heat, np.isfinite(heat) & (heat >= 0), "0 or more")
-    sure = _per_row("draft_confidence", draft_confidence, rows, np.float32)
-    _refuse("draft_confidence", sure, (sure >= 0) & (sure <= 1), "from 0 to 1")
+    heat = per_row("draft_temperature", draft_temperature, rows, np.float32)
+    refuse("draft_temperature", heat, np.isfinite(heat) & (heat >= 0), "0 or more")
+    sure = per_row("draft_confidence", draft_confidence, rows, np.float32)
+    refuse("draft_confidence", sure, (sure >= 0) & (sure <= 1), "from 0 to 1")
     return Request(
         prompt_length=jnp.asarray(lengths),
         limit=jnp.asarray((lengths + fresh).astype(np.int32)),
@@ -75,6 +84,9 @@ def make_request(
         max_lookahead=jnp.asarray(ahead.astype(np.int32)),
         draft_temperature=jnp.asarray(heat),
         draft_confidence=jnp.asarray(sure),
+        steering=make_steering(
+            setup.names, rows, source=source, weights=weights, domain=domain, load=load, latency_budget=latency_budget
+        ),
     )
 
 
@@ -125,22 +137,6 @@ def pad_prompts(prompts: Sequence[Sequence[int]], capacity: int) -> np.ndarray:
     for row, prompt in enumerate(prompts):
         tokens[row, : len(prompt)] = prompt
     return tokens
-
-
-def _per_row(name: str, value: object, rows: int, dtype: type) -> np.ndarray:
-    given = np.asarray(value)
-    if given.ndim > 1 or (given.ndim == 1 and given.shape[0] != rows) or given.dtype.kind not in "iuf":
-        raise ValueError(f"{name} is {value!r} for {rows} rows; give one number, or one number a row")
-    if np.issubdtype(dtype, np.integer) and not np.all(np.isfinite(given) & (given == np.floor(given))):
-        raise ValueError(f"{name} is {value!r}; give whole numbers")
-    with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
-        return np.broadcast_to(given.astype(dtype), (rows,))
-
-
-def _refuse(name: str, values: np.ndarray, good: np.ndarray, rule: str) -> None:
-    if not np.all(good):
-        row = int(np.argmin(good))
-        raise ValueError(f"{name} of row {row} is {values[row]}; it must be {rule}")
 
 
 def _stop_ids(stop_ids: Sequence[int] | Sequence[Sequence[int]], rows: int) -> np.ndarray:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from jaxspec.contracts import Request, Setup, View
+from jaxspec.contracts import Request, Seen, Setup, View
 from jaxspec.outcome import RUNNING
 from jaxspec.sharding import within
 from jaxspec.telemetry import Counters, init_counters
@@ -33,6 +33,8 @@ class State:
     cache: PyTree  # the target's: keys and values of the first length - 1 tokens
     sources: tuple[PyTree, ...]  # each draft source's own state
     selector: PyTree
+    seen: Seen  # how the target stood where it made each row's last token
+    gist: Float[Array, "B D"] | None  # float32, running mean of hidden states; None where the selector has no clusters
     # what was asked for
     request: Request
     # counters
@@ -60,10 +62,18 @@ def init_state(
         cache=setup.target.init_cache(rows, capacity, headroom=headroom, dtype=dtype),
         sources=tuple(source.init(rows, capacity, dtype) for source in setup.sources),
         selector=setup.selector.init(rows, len(setup.sources)),
+        seen=unseen(rows),
+        gist=jnp.zeros((rows, setup.target.config.hidden_size), jnp.float32) if setup.selector.clusters else None,
         request=request,
         counters=init_counters(rows, len(setup.sources), setup.lookahead, len(setup.windows)),
         rounds=jnp.int32(0),
     )
+
+
+def unseen(rows: int) -> Seen:
+    """Before the first round."""
+    zeros = jnp.zeros((3, rows), jnp.float32)
+    return Seen(zeros[0], zeros[1], zeros[2], jnp.full(rows, -1, jnp.int32))
 
 
 def on_mesh(function: Callable[..., Result]) -> Callable[..., Result]:

@@ -9,11 +9,13 @@ from jaxtyping import Array, Bool, Int
 
 from jaxspec.buckets import bucket_index
 from jaxspec.cache import append
-from jaxspec.contracts import Choice, EngineParams, Proposal, Setup, Verdict, View
+from jaxspec.contracts import Choice, EngineParams, Feedback, Proposal, Setup, Signals, Verdict, View
 from jaxspec.decode.state import State, look, on_mesh
 from jaxspec.drafts import bank
 from jaxspec.models.windows import in_branch
 from jaxspec.outcome import LENGTH, RUNNING, STOP
+from jaxspec.select.feedback import full_information
+from jaxspec.select.sense import look_back, pin
 from jaxspec.sharding import constrain
 from jaxspec.telemetry import count
 from jaxspec.typing import PyTree, RowMask, Rows
@@ -29,6 +31,8 @@ class StepInfo(NamedTuple):
     catch_up: Int[Array, "B N"]  # tokens each source took to catch up
     width: Int[Array, ""]  # index of the window width the target ran
     rode: RowMask  # rows for which the setup's branch rode in the window
+    signals: Signals
+    feedback: Feedback | None  # None where the selector does not read it
 
 
 @on_mesh
@@ -38,8 +42,8 @@ def step(setup: Setup, params: EngineParams, state: State) -> tuple[State, StepI
     Every cache is read-only until the commit at the end, so a rejected token never touches one.
     """
     view = look(state)
-    free, signals = bank.offer(setup, params, view, state.sources)
-    asked = setup.selector.choose(params.selector, state.selector, signals)
+    free, signals = bank.offer(setup, params, view, state.sources, state.seen)
+    asked = pin(setup, setup.selector.choose(params.selector, state.selector, signals), view)
     rode = bank.riders(setup, view, asked)
     choice = bank.settle(asked, signals)
     sources, caught_up = bank.catch_up(setup, params, view, state.sources, choice)
@@ -48,6 +52,9 @@ def step(setup: Setup, params: EngineParams, state: State) -> tuple[State, StepI
     carrier = None if setup.carrier is None else sources[setup.carrier]
     judged = _judge(setup, params, view, proposal, choice, scratches, width, jnp.any(rode), carrier)
     verdict, outcome = _emit(view, judged)
+    feedback = full_information(setup, free, proposal, choice, verdict) if setup.selector.feedback else None
+    clusters = params.selector.clusters if setup.selector.clusters else None
+    seen, gist = look_back(clusters, state.seen, state.gist, judged.certainty, judged.hidden, view.active)
     tokens, logprobs = _append(state, verdict)
     sources = bank.absorb(setup, sources, judged.features, view.length - 1, verdict.count)
     sources = bank.observe(setup, view, sources, scratches, choice, verdict)
@@ -58,7 +65,9 @@ def step(setup: Setup, params: EngineParams, state: State) -> tuple[State, StepI
         logprobs=logprobs,
         cache=setup.target.commit(state.cache, judged.window, None, verdict.count),
         sources=bank.learn(setup, view, sources, judged.guesses, rode, verdict),
-        selector=setup.selector.update(params.selector, state.selector, signals, choice, proposal, verdict),
+        selector=setup.selector.update(params.selector, state.selector, signals, choice, proposal, verdict, feedback),
+        seen=seen,
+        gist=gist,
         request=state.request,
         counters=count(
             state.counters,
@@ -72,7 +81,7 @@ def step(setup: Setup, params: EngineParams, state: State) -> tuple[State, StepI
         ),
         rounds=state.rounds + 1,
     )
-    return constrain(fresh, setup.mesh), StepInfo(choice, proposal, verdict, caught_up, width, rode)
+    return constrain(fresh, setup.mesh), StepInfo(choice, proposal, verdict, caught_up, width, rode, signals, feedback)
 
 
 def _judge(

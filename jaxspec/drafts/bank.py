@@ -15,6 +15,7 @@ from jaxspec.contracts import (
     EngineParams,
     Features,
     Proposal,
+    Seen,
     Setup,
     Signals,
     Verdict,
@@ -26,15 +27,16 @@ from jaxspec.typing import PyTree, RowMask, Rows
 
 
 def offer(
-    setup: Setup, params: EngineParams, view: View, states: tuple[PyTree, ...]
+    setup: Setup, params: EngineParams, view: View, states: tuple[PyTree, ...], seen: Seen | None = None
 ) -> tuple[dict[int, Proposal], Signals]:
     """Proposals of the free sources, and what every source could give this round.
 
-    A row never drafts more than it may still emit less one, nor more than its own limit; a finished row drafts nothing.
+    A row never drafts more than it may still emit less one, nor more than its own limit; a finished row drafts nothing,
+    and no row by a source that is banned for it.
     """
     cap = jnp.minimum(view.request.limit - view.length - 1, view.request.max_lookahead)
     cap = jnp.where(view.active, jnp.clip(cap, 0, setup.lookahead), 0)
-    free, offered, match, lag = {}, [], [], []
+    free, offered, match, lag, sure = {}, [], [], [], []
     for index, (source, state) in enumerate(zip(setup.sources, states, strict=True)):
         most = cap
         if source.max_positions is not None:
@@ -42,13 +44,26 @@ def offer(
             most = jnp.clip(source.max_positions - view.length, 0, cap)
         if source.most is not None:
             most = jnp.minimum(most, source.most)
+        if view.request.steering is not None:
+            most = jnp.where(view.request.steering.weights[:, index] > 0, most, 0)
         if source.cost == FREE:
             free[index], _ = source.propose(params, view, state, most)
             most = jnp.minimum(free[index].count, most)
         offered.append(most)
         match.append(free[index].match if index in free else jnp.zeros_like(cap))
         lag.append(jnp.zeros_like(cap) if source.lag is None else source.lag(state, view))
-    signals = Signals(jnp.stack(offered, 1), jnp.stack(match, 1), jnp.stack(lag, 1), view.active)
+        first = free[index].confidence[:, :1] if index in free else jnp.ones((len(cap), 0), jnp.float32)
+        sure.append(jnp.min(first, axis=1, initial=1.0, where=(most > 0)[:, None]))
+    signals = Signals(
+        offered=jnp.stack(offered, 1),
+        match=jnp.stack(match, 1),
+        lag=jnp.stack(lag, 1),
+        active=view.active,
+        confidence=jnp.stack(sure, 1),
+        length=view.length,
+        seen=seen,
+        steering=view.request.steering,
+    )
     return free, signals
 
 
@@ -70,6 +85,9 @@ def riders(setup: Setup, view: View, asked: Choice) -> RowMask:
     deepest = int(depths(np.asarray(setup.branch.parents, np.int32)).max())
     more = jnp.minimum(view.request.limit - view.length - 1, view.request.max_lookahead) > 0
     fits = view.length - 1 + deepest < setup.target.config.max_positions
+    steering = view.request.steering
+    if steering is not None:
+        more &= steering.weights[:, setup.carrier] > 0
     return view.active & (asked.source == setup.carrier) & (asked.lookahead > 0) & more & fits
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
 from jaxspec.cache import first_tokens, join
 from jaxspec.contracts import EngineParams, Features, Proposal, Reuse, Setup, View
@@ -20,7 +20,7 @@ from jaxspec.models.tapped import tapped
 from jaxspec.models.windows import cut, pad, token_axes
 from jaxspec.sampling import History, penalise, token_logprobs
 from jaxspec.tree import ancestors, chain, depths, graft
-from jaxspec.typing import PyTree, Rows, Tokens
+from jaxspec.typing import PyTree, RowFloats, Rows, Tokens
 from jaxspec.verify import verifier
 
 
@@ -33,6 +33,10 @@ class Judged(NamedTuple):
     window: PyTree
     features: Features  # [B, A+1, D] of the window's tokens at the setup's taps
     guesses: Int[Array, "B M"]  # the target's likeliest tokens at the nodes of the setup's branch; zeros if none rode
+    certainty: (
+        tuple[RowFloats, RowFloats, RowFloats] | None
+    )  # as in `Seen`; None where the selector does not ask for it
+    hidden: Float[Array, "B D"] | None  # where the last token was made; None where the selector has no clusters
 
 
 def judge(
@@ -83,7 +87,29 @@ def judge(
         window=pad(out.window, _axes(setup, params, view), setup.windows[-1]),
         features={tap: jnp.pad(leaf, (*spare, (0, 0))) for tap, leaf in features.items()},
         guesses=guesses,
+        certainty=certainty(_at(raw, accepted)[..., : setup.vocab_size]) if setup.selector.certainty else None,
+        hidden=_at(out.hidden, accepted).astype(jnp.float32) if setup.selector.clusters else None,
     )
+
+
+def certainty(logits: Float[Array, "B V"]) -> tuple[RowFloats, RowFloats, RowFloats]:
+    """Largest probability, its margin over the second largest, and entropy in nats, of each row's softmax; float32.
+
+    With e = exp(logit - largest), Z = sum e:   top = 1 / Z,  entropy = log Z - sum e (logit - largest) / Z
+    """
+    shifted = logits.astype(jnp.float32) - jnp.max(logits, axis=-1, keepdims=True).astype(jnp.float32)
+    ties = jnp.sum(shifted == 0, axis=-1)
+    second = jnp.max(jnp.where(shifted < 0, shifted, -jnp.inf), axis=-1)
+    each = jnp.exp(shifted)
+    mass = jnp.sum(each, axis=-1)
+    # a logit of -inf has no part in the entropy: e = 0 there
+    weighed = jnp.sum(each * jnp.maximum(shifted, -1e4), axis=-1)
+    margin = jnp.where(ties > 1, 0.0, (1 - jnp.exp(second)) / mass)
+    return 1 / mass, margin, jnp.log(mass) - weighed / mass
+
+
+def _at(leaf: Float[Array, "B T X"], node: Rows) -> Float[Array, "B X"]:
+    return jnp.take_along_axis(leaf, node[:, None, None], axis=1)[:, 0]
 
 
 def nodes(setup: Setup) -> int:

@@ -73,7 +73,7 @@ def scheduled(lookahead: int, laws: int = 0, version: int = 0, rounds: int = ROU
         at = jnp.mod(log.round + plan.stride * log.total, plan.source.shape[1])[:, None]
         return Choice(*(jnp.take_along_axis(entries, at, axis=1)[:, 0] for entries in (plan.source, plan.lookahead)))
 
-    def update(plan: Plan, log: Log, signals, choice: Choice, proposal: Proposal, verdict) -> Log:
+    def update(plan: Plan, log: Log, signals, choice: Choice, proposal: Proposal, verdict, feedback) -> Log:
         q_log = jnp.zeros(log.q_log.shape[1:]) if proposal.q_log is None else proposal.q_log[..., :laws]
         seen = {
             "source": choice.source,
