@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxspec.typing import PyTree
 
@@ -68,7 +68,23 @@ def make_mesh(text: str, devices: Sequence[Any] | None = None) -> Mesh:
     Raises:
         ValueError: an unknown or repeated axis, a size below 1, or a product that is not the number of devices.
     """
-    sizes = dict.fromkeys(MESH_AXES, 1)
+    sizes = mesh_sizes(text)
+    found = jax.devices() if devices is None else devices
+    wanted = math.prod(sizes.values())
+    if wanted != len(found):
+        raise ValueError(
+            f"mesh {text!r} takes {wanted} devices and there are {len(found)}; make the sizes' product that"
+        )
+    return Mesh(np.array(found).reshape(*sizes.values()), MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
+
+
+def mesh_sizes(text: str) -> dict[str, int]:
+    """Size of each axis, in the mesh's order.   "model=4" -> {"data": 1, "model": 4}
+
+    Raises:
+        ValueError: an unknown or repeated axis, or a size below 1.
+    """
+    sizes: dict[str, int] = dict.fromkeys(MESH_AXES, 1)
     seen: set[str] = set()
     for part in text.split(","):
         name, equals, size = (piece.strip() for piece in part.partition("="))
@@ -80,16 +96,15 @@ def make_mesh(text: str, devices: Sequence[Any] | None = None) -> Mesh:
             raise ValueError(f"mesh {text!r} gives axis {name} the size {size!r}; it must be a whole number from 1")
         seen.add(name)
         sizes[name] = int(size)
-    found = jax.devices() if devices is None else devices
-    wanted = math.prod(sizes.values())
-    if wanted != len(found):
-        raise ValueError(
-            f"mesh {text!r} takes {wanted} devices and there are {len(found)}; make the sizes' product that"
-        )
-    return Mesh(np.array(found).reshape(*sizes.values()), MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
+    return sizes
 
 
-def param_shardings(shapes: Mapping[str, Any], mesh: Mesh, *, head_dim: int) -> dict[str, NamedSharding]:
+def abstract_mesh(sizes: Mapping[str, int]) -> AbstractMesh:
+    """A mesh of no devices, by which shardings say what would lie on each."""
+    return AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
+
+
+def param_shardings(shapes: Mapping[str, Any], mesh: Mesh | AbstractMesh, *, head_dim: int) -> dict[str, NamedSharding]:
     """Sharding of every parameter of a tensor-parallel model, by its name.
 
     Args:
@@ -106,7 +121,7 @@ def param_shardings(shapes: Mapping[str, Any], mesh: Mesh, *, head_dim: int) -> 
     return {name: one(name, leaf) for name, leaf in shapes.items()}
 
 
-def partition(axes: Sequence[str], counts: Sequence[int], mesh: Mesh) -> PartitionSpec:
+def partition(axes: Sequence[str], counts: Sequence[int], mesh: Mesh | AbstractMesh) -> PartitionSpec:
     """Mesh axis of each logical axis, None where its count does not divide; trailing Nones are left out."""
     names = [RULES[axis] for axis in axes]
     parts = [1 if name is None else mesh.shape[name] for name in names]
@@ -118,12 +133,12 @@ def partition(axes: Sequence[str], counts: Sequence[int], mesh: Mesh) -> Partiti
     return PartitionSpec(*fit)
 
 
-def replicated(tree: PyTree, mesh: Mesh) -> PyTree:
+def replicated(tree: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
     """A sharding for every leaf that puts all of it on every device: draft models, the selector's parameters."""
     return jax.tree.map(lambda _: NamedSharding(mesh, PartitionSpec()), tree)
 
 
-def state_shardings(state: PyTree, mesh: Mesh) -> PyTree:
+def state_shardings(state: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
     """Sharding of every leaf of an engine's state.
 
     The target's cache by `CACHE`; every other array that starts with the rows by its rows, draft caches and counters

@@ -33,16 +33,24 @@ class Compiled(NamedTuple):
 
 def trained(kind: str, target: ModelConfig, dtype: jnp.dtype) -> Compiled:
     """A trained draft of the default sizes."""
+    config = default(kind, target)
+    return Compiled((kind, config), attached(config, parameter_shapes(target, dtype), dtype))
+
+
+def default(kind: str, target: ModelConfig) -> DraftConfig:
+    """What `scripts/train_draft.py` makes of a target where nothing else is asked."""
     layers = {"lm": LM_LAYERS}.get(kind, 1)
     taps = {"feature": default_taps(target.num_layers), "medusa": (target.num_layers,)}.get(kind, ())
     read = max(1, round(target.num_layers * 0.4)) if kind == "exit" else layers
-    body = draft_body(target, layers)
-    config = DraftConfig(kind, body, min(VOCAB, target.vocab_size), layers=read, taps=taps)
+    return DraftConfig(kind, draft_body(target, layers), min(VOCAB, target.vocab_size), layers=read, taps=taps)
+
+
+def attached(config: DraftConfig, target: PyTree, dtype: jnp.dtype) -> PyTree:
+    """Shapes of a trained draft's parameters, with what it takes from its target's shapes."""
     floats = {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in stored_shapes(config).items()}
     own = floats | {"output.ids": jax.ShapeDtypeStruct((config.vocab,), jnp.int32)}
     heat = {"temperature": jax.ShapeDtypeStruct((), jnp.float32)}
-    taken = jax.eval_shape(lambda own, whole: shared(config, own, whole), own, parameter_shapes(target, dtype))
-    return Compiled((kind, config), own | heat | taken)
+    return own | heat | jax.eval_shape(lambda own, whole: shared(config, own, whole), own, target)
 
 
 def table() -> Compiled:

@@ -24,7 +24,8 @@ DEFAULT_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 PATIENCE = 5.0  # seconds that a host may stay silent
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-_WANTED = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"]
+_WEIGHTS = "*.safetensors"
+_WANTED = [_WEIGHTS, "*.json", "*.model", "*.txt", "*.jinja"]
 _UNWANTED = ["*/*", "consolidated*"]  # other formats in subfolders; Mistral's second copy of its weights
 
 
@@ -37,11 +38,12 @@ def cache_folder() -> Path:
     return Path(os.environ.get("JAXSPEC_CACHE") or "~/.cache/jaxspec").expanduser()
 
 
-def resolve(name: str | os.PathLike[str]) -> Path:
+def resolve(name: str | os.PathLike[str], *, weights: bool = True) -> Path:
     """The local file or folder that `name` stands for, fetched if it must be.
 
-    `name` is a local path, the default target "smollm2-135m-instruct", or a hub id "owner/model". Progress goes to
-    standard error. Raises NotFound (a ValueError) that says what was tried and how to point at a local copy.
+    `name` is a local path, the default target "smollm2-135m-instruct", or a hub id "owner/model". Without `weights`, of
+    a hub id only config and tokenizer are fetched. Progress goes to standard error. Raises NotFound (a ValueError) that
+    says what was tried and how to point at a local copy.
     """
     if not str(name):
         raise NotFound(f"the name is empty; give a local path, '{DEFAULT}', or a hub id such as '{DEFAULT_HUB_ID}'")
@@ -58,7 +60,7 @@ def resolve(name: str | os.PathLike[str]) -> Path:
         raise NotFound(
             f"{name}: no such file or folder; give a local path, '{DEFAULT}', or a hub id such as '{DEFAULT_HUB_ID}'"
         )
-    return _first(str(name), [(f"Hugging Face Hub ({name})", lambda: _from_hub(str(name)))])
+    return _first(str(name), [(f"Hugging Face Hub ({name})", lambda: _from_hub(str(name), weights=weights))])
 
 
 def _default() -> Path:
@@ -98,15 +100,16 @@ def _one_line(error: Exception) -> str:
     return text if len(text) <= 200 else text[:197] + "..."
 
 
-def _from_hub(repo: str) -> Path:
+def _from_hub(repo: str, *, weights: bool = True) -> Path:
     """A snapshot in huggingface_hub's own cache; a whole one that is there already needs no network."""
     import huggingface_hub
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
-    options: dict[str, Any] = {"allow_patterns": _WANTED, "ignore_patterns": _UNWANTED}
+    wanted = [pattern for pattern in _WANTED if weights or pattern != _WEIGHTS]
+    options: dict[str, Any] = {"allow_patterns": wanted, "ignore_patterns": _UNWANTED}
     try:
         found = Path(huggingface_hub.snapshot_download(repo, local_files_only=True, **options))
-        if _is_whole(found):
+        if _is_whole(found) or (not weights and (found / "config.json").is_file()):
             return found
     except (OSError, ValueError):
         pass  # not cached

@@ -242,3 +242,24 @@ def test_whole_snapshot_needs_no_network(tmp_path, monkeypatch):
     next(folder.glob("*.safetensors")).unlink()  # one that is not whole is fetched again
     assert resolve("owner/model") == folder
     assert asked == [True, True, False]
+    assert resolve("owner/model", weights=False) == folder  # which has its config
+    assert asked == [True, True, False, True]
+
+
+@pytest.mark.parametrize("weights", [True, False])
+def test_config_and_tokenizer_come_without_weights_where_they_are_enough(weights, tmp_path, monkeypatch):
+    asked = []
+
+    def snapshot(repo, **options):
+        if options.get("local_files_only"):
+            raise OSError("not cached")
+        asked.append(options["allow_patterns"])
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    monkeypatch.setattr(
+        huggingface_hub.HfApi, "model_info", lambda self, repo, timeout: type("Info", (), {"sha": "0" * 40})
+    )
+    assert resolve("owner/model", weights=weights) == tmp_path
+    assert ("*.safetensors" in asked[0]) == weights
+    assert {"*.json", "*.model"} < set(asked[0])
