@@ -44,6 +44,29 @@ def command_of(script: str, arguments: Sequence[str] | None) -> str:
     return shlex.join(["python", f"scripts/{script}", *(sys.argv[1:] if arguments is None else arguments)])
 
 
+def check_place(name: str) -> None:
+    """Refuse, in one sentence, a file that cannot be written: before the work it is to hold is done."""
+    path = Path(name)
+    folder = path.absolute().parent
+    if not path.name or path.is_dir():
+        raise ValueError(f"{name!r} names no file; give one, for example trace.html")
+    if not folder.is_dir():
+        raise ValueError(f"{name} cannot be written: there is no folder {folder}; make it, or choose another place")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ValueError(f"{name} cannot be written: the folder {folder} is read-only; choose another place")
+
+
+def write_beside(name: str, text: str) -> None:
+    """Write a file whole or not at all: beside its place first, then renamed."""
+    path = Path(name)
+    beside = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    try:
+        beside.write_text(text, encoding="utf-8", newline="\n")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
 def attempt(work: Callable[[], object], *, interrupted: str) -> int:
     """Do the work of a script; the exit status. What goes wrong is one sentence on standard error.
 
@@ -67,6 +90,7 @@ class Screen:
     """Standard output for text, standard error for everything else."""
 
     def __init__(self, *, quiet: bool, text: bool):
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         self.quiet, self.text = quiet, text
         self.console = Console(stderr=True, quiet=quiet)
         self._waiting: dict[int, str] = {}
@@ -86,6 +110,8 @@ class Screen:
         self.titles = [str(prompt) for prompt in each] if self.text and len(each) > 1 else []
         settings = {name: getattr(args, name) for name in SAMPLING}
         warpers(1, **settings)  # refuses bad values before anything is loaded
+        if args.trace is not None:
+            check_place(args.trace)
         telemetry.keep_compilations()
         pipeline = self.load(args)
         options = ("chat", "max_new_tokens", "stop", "num_samples", "seed", "logprobs")
@@ -98,6 +124,7 @@ class Screen:
                 prompts,
                 draft_confidence=args.draft_confidence,
                 draft_temperature=args.draft_temperature,
+                trace=args.trace is not None,
                 on_stage=self.stage,
                 **{name: getattr(args, name) for name in options},
                 **told,
@@ -110,6 +137,12 @@ class Screen:
         if args.logprobs:
             self._logprobs(answer, pipeline.target.tokenizer)
         return answer
+
+    def save(self, answer: Answer, args: argparse.Namespace) -> None:
+        """Write the page of --trace."""
+        if answer.trace is not None:
+            write_beside(args.trace, telemetry.page(answer.trace))
+            self._notes.append(f"the trace is in {args.trace}")
 
     def prompts(self, args: argparse.Namespace) -> list[Any]:
         """Prompts of --prompt, --prompt-file, or standard input as one prompt."""
@@ -206,10 +239,10 @@ class Screen:
 
     def show(self, row: int, text: str) -> None:
         """Print rows in order, a blank line between two: the first unfinished one as it comes, then the others."""
-        self._check()
         self._waiting[row] = self._waiting.get(row, "") + text
         if row == self._row:
             self._flush()
+        self._check()
 
     def end(self, row: int) -> None:
         """Close a row, and print what waited for it."""

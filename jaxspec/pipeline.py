@@ -4,6 +4,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ from jaxspec.run import Answer, OnEnd, OnStage, OnText, Row, Run
 from jaxspec.sampling import warpers
 from jaxspec.sharding import make_mesh, param_shardings, replicated
 from jaxspec.sources import Made, Shelf, chosen, config_for, opened, wanted
+from jaxspec.telemetry import Trace
 from jaxspec.text import Tokenizer, compare_vocabularies, from_folder, from_gguf
 from jaxspec.typing import Params
 
@@ -215,6 +217,7 @@ class Pipeline:
         num_samples: int = 1,
         seed: int | None = None,
         logprobs: bool = False,
+        trace: bool = False,
         ignore_end: bool = False,
         on_text: OnText | None = None,
         on_end: OnEnd | None = None,
@@ -233,6 +236,7 @@ class Pipeline:
             num_samples: rows a prompt, with different seeds.
             seed: row r gets seed + r; None draws fresh ones.
             logprobs: keep the log-probability of every output token.
+            trace: keep what every round did, for `jaxspec.telemetry.page`; the host then looks after each one.
             ignore_end: go on after the target's end ids.
             on_text: called with (row, text) as text becomes certain.
             on_end: called with the row when all of its text was shown.
@@ -255,7 +259,7 @@ class Pipeline:
         warp = warpers(len(encoded), vocab_size=self.vocab_size, **settings)
         sampled = bool(np.any(np.asarray(warp.temperature) > 0))
         length = max(map(len, encoded)) + max(1, max_new_tokens)
-        setup = self.setup(sampled=sampled, logprobs=logprobs, length=length)
+        setup = self.setup(sampled=sampled, logprobs=logprobs or trace, length=length)
         request = decode.make_request(
             setup,
             encoded,
@@ -267,4 +271,23 @@ class Pipeline:
             draft_temperature=draft_temperature,
         )
         rows = [Row(self.target.tokenizer, stop, len(p), i, on_text, on_end) for i, p in enumerate(encoded)]
-        return Run(setup, self.params, request, encoded, rows, dtype=self.dtype, on_stage=on_stage).finish()
+        asked = {"rows": len(encoded), "max new tokens": max_new_tokens, **settings}
+        blank = self._blank(setup, asked) if trace else None
+        run = Run(setup, self.params, request, encoded, rows, dtype=self.dtype, on_stage=on_stage, trace=blank)
+        return run.finish(logprobs=logprobs)
+
+    def _blank(self, setup: Setup, asked: Mapping[str, object]) -> Trace:
+        """A trace's title and settings; a path shows its last part alone, since pages are shared."""
+        name = Path(self.target.name).name
+        device = (jax.devices() if self.mesh is None else self.mesh.devices.flat)[0]
+        given = {
+            "target": name,
+            "drafts": ", ".join(self.drafts) or "none",
+            "select": self.select,
+            "lookahead": setup.lookahead,
+            "verify": setup.verify,
+            "dtype": jnp.dtype(self.dtype).name,
+            "device": device.device_kind,
+            **{key.replace("_", " "): value for key, value in asked.items()},
+        }
+        return Trace(f"{name}, token by token", {key: f"{value}" for key, value in given.items()}, setup.names, [])

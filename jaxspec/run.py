@@ -11,8 +11,9 @@ from jax.typing import DTypeLike
 
 from jaxspec import decode, telemetry
 from jaxspec.contracts import EngineParams, Request, Setup
+from jaxspec.decode.generate import CHUNK
 from jaxspec.outcome import FINISH_REASON, HALTED, RUNNING, STOP
-from jaxspec.text import StopStream, Tokenizer
+from jaxspec.text import StopStream, Stream, Tokenizer
 
 OnText = Callable[[int, str], None]
 OnEnd = Callable[[int], None]
@@ -39,6 +40,7 @@ class Answer:
 
     results: list[Result]
     stats: dict[str, Any]
+    trace: telemetry.Trace | None = None  # where it was asked for
 
 
 class Row:
@@ -53,7 +55,7 @@ class Row:
         on_text: OnText | None,
         on_end: OnEnd | None,
     ):
-        self.stream = StopStream(tokenizer, stop)
+        self.tokenizer, self.stream = tokenizer, StopStream(tokenizer, stop)
         self.tokens: list[int] = []
         self.text, self.closed = "", False
         self.begin, self.index, self.on_text, self.on_end = begin, index, on_text, on_end
@@ -62,8 +64,8 @@ class Row:
         """Take the tokens up to `length` that were not read yet."""
         fresh = [int(t) for t in tokens[self.begin + len(self.tokens) : length]]
         if self.stream.matched is None and not self.closed and fresh:
-            self._show(self.stream.push(fresh))
             self.tokens += fresh
+            self._show(self.stream.push(fresh))
 
     def close(self) -> None:
         """Show what was held back, and cut the tokens where a stop string was completed; once."""
@@ -75,6 +77,17 @@ class Row:
             self.tokens = self.tokens[: self.stream.tokens]
         if self.on_end is not None:
             self.on_end(self.index)
+
+    def pieces(self) -> list[tuple[str, str]]:
+        """The text that each token added, and the name of a special token; together they are the row's text."""
+        tokenizer, stream, room = self.tokenizer, Stream(self.tokenizer), len(self.text)
+        out = []
+        for index, token in enumerate(self.tokens):
+            text = stream.push([token]) + (stream.finish() if index == len(self.tokens) - 1 else "")
+            text = text[:room]  # a stop string is left out
+            room -= len(text)
+            out.append((text, tokenizer.decode([token], skip_special=False) if token in tokenizer.special_ids else ""))
+        return out
 
     def _show(self, text: str) -> None:
         self.text += text
@@ -95,12 +108,20 @@ class Run:
         *,
         dtype: DTypeLike,
         on_stage: OnStage = lambda stage: None,
+        trace: telemetry.Trace | None = None,
     ):
+        """Rows to be generated.
+
+        Args:
+            trace: title and settings of the trace to make; then the host looks after every round.
+        """
         self.setup, self.params, self.request, self.prompts, self.rows = setup, params, request, prompts, rows
-        self.dtype, self.on_stage = dtype, on_stage
+        self.dtype, self.on_stage, self.trace = dtype, on_stage, trace
+        self.recorder = None if trace is None else telemetry.Recorder(setup.names, len(rows))
         self.chunks: list[telemetry.Chunk] = []
 
-    def finish(self) -> Answer:
+    def finish(self, *, logprobs: bool) -> Answer:
+        """Generate; `logprobs` says whether the results have those that the setup keeps."""
         params = self.params
         self.on_stage(PREPARING)
         began = time.perf_counter()
@@ -113,14 +134,7 @@ class Run:
         jax.block_until_ready(state)
         self.on_stage(DECODING)
         ready, compiled = time.perf_counter(), telemetry.compilations()
-        last = self._read(jax.device_get(last))
-        try:
-            clock = ready
-            for seen in decode.stream(self.setup, params, state, halt=self._halt):
-                last = self._read(jax.device_get(seen), last, time.perf_counter() - clock)
-                clock = time.perf_counter()
-        except KeyboardInterrupt:
-            pass  # rows that still run end as they are
+        last = self._decode(state, jax.device_get(last))
         seconds = time.perf_counter() - ready
         self.on_stage(ENDING)
         report = telemetry.stats(
@@ -133,34 +147,64 @@ class Run:
         )
         report["prefill_seconds"], report["compile_seconds"] = prefilled - began, ready - prefilled
         report["compilations_after_warmup"] = telemetry.compilations() - compiled
-        results = [self._result(row, last) for row in self.rows]
+        results = [self._result(row, last, logprobs=logprobs) for row in self.rows]
         report["tokens"] = sum(len(result.tokens) for result in results)  # what follows a stop string does not count
         report["tokens_per_second"] = report["tokens"] / seconds
-        return Answer(results, report)
+        return Answer(results, report, self._traced(results))
 
-    def _read(
-        self, seen: decode.Progress, before: decode.Progress | None = None, seconds: float = 0.0
-    ) -> decode.Progress:
+    def _decode(self, state: decode.State, last: decode.Progress) -> decode.Progress:
+        """The rounds, chunk by chunk; what was seen at last, also where Ctrl-C ends them."""
+        rounds = CHUNK if self.recorder is None else 1
+        clock = time.perf_counter()
+        try:
+            self._read(last)
+            for ahead in decode.stream(self.setup, self.params, state, chunk=rounds, halt=self._halt):
+                seen, before = jax.device_get(ahead), last
+                now = time.perf_counter()
+                self._count(before, seen, now - clock)
+                last, clock = seen, now
+                self._read(seen)
+        except KeyboardInterrupt:
+            pass  # rows that still run end as they are
+        return last
+
+    def _read(self, seen: decode.Progress) -> None:
         for row in self.rows:
             row.read(np.asarray(seen.tokens[row.index]), int(seen.length[row.index]))
             if seen.outcome[row.index] != RUNNING or row.stream.matched is not None:
                 row.close()
-        if before is not None:
-            rounds = (seen.counters.rounds - before.counters.rounds).sum(0)
-            self.chunks.append(telemetry.Chunk(seconds, tuple(float(n) for n in rounds)))
-        return seen
+
+    def _count(self, before: decode.Progress, seen: decode.Progress, seconds: float) -> None:
+        rounds = (seen.counters.rounds - before.counters.rounds).sum(0)
+        self.chunks.append(telemetry.Chunk(seconds, tuple(float(n) for n in rounds)))
+        if self.recorder is not None:
+            self.recorder.record(before, seen, seconds)
 
     def _halt(self) -> np.ndarray:
         return np.asarray([row.stream.matched is not None for row in self.rows])
 
-    def _result(self, row: Row, last: decode.Progress) -> Result:
+    def _result(self, row: Row, last: decode.Progress, *, logprobs: bool) -> Result:
+        row.read(np.asarray(last.tokens[row.index]), int(last.length[row.index]))  # Ctrl-C may have come before it
         row.close()
         code = int(last.outcome[row.index])
         if row.stream.matched is not None:
             code = STOP
         elif code == RUNNING:
             code = HALTED
-        logprobs = None
-        if last.logprobs is not None:
-            logprobs = [float(x) for x in last.logprobs[row.index][row.begin : row.begin + len(row.tokens)]]
-        return Result(row.begin, row.tokens, row.text, FINISH_REASON[code], logprobs)
+        kept = None
+        if logprobs and last.logprobs is not None:
+            kept = [float(x) for x in last.logprobs[row.index][row.begin : row.begin + len(row.tokens)]]
+        return Result(row.begin, row.tokens, row.text, FINISH_REASON[code], kept)
+
+    def _traced(self, results: list[Result]) -> telemetry.Trace | None:
+        if self.trace is None or self.recorder is None:
+            return None
+        return dataclasses.replace(
+            self.trace,
+            sources=self.setup.names,
+            rows=self.recorder.written([row.pieces() for row in self.rows]),
+            prompts=tuple(
+                row.tokenizer.decode(p, skip_special=False) for row, p in zip(self.rows, self.prompts, strict=True)
+            ),
+            finish_reasons=tuple(result.finish_reason for result in results),
+        )

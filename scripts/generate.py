@@ -38,6 +38,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     p.add_argument("--logprobs", action="store_true", help="log-probability of every token")
     p.add_argument("--dtype", default="float32", help="float32 (exact, default), bfloat16, float16 (but for ties)")
     p.add_argument("--mesh", metavar="data=1,model=4", help="devices by axis: rows over data, the target over model")
+    p.add_argument("--trace", metavar="FILE.html", help="a page: every token by its source, every round's figures")
     p.add_argument("--json", action="store_true", help="one object on standard output instead of text")
     p.add_argument("--quiet", action="store_true", help="the text alone: no table, no progress")
     return p.parse_args(arguments)
@@ -47,12 +48,12 @@ def run(args: argparse.Namespace) -> int:
     """Generate; the exit status."""
     from jaxspec.console import Screen, fail  # here: it takes seconds, --help needs none of it, and Ctrl-C may come
 
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
         screen = Screen(quiet=args.quiet, text=not args.json)
         answer = screen.generate(args)
         if args.json:
             print(json.dumps(screen.as_json(answer)), flush=True)
+        screen.save(answer, args)
     except ValueError as error:
         return fail(str(error))
     except OSError as error:  # a full disk, or a reader that has left, as in `generate.py | head`

@@ -2,17 +2,26 @@
 
 from jaxspec.telemetry.compilation import cache_folder, compilations, keep_compilations
 from jaxspec.telemetry.counters import Counters, count, init_counters
+from jaxspec.telemetry.page import document, page
 from jaxspec.telemetry.report import Chunk, json_lines, stats, table, time_shares
+from jaxspec.telemetry.trace import Mark, Recorder, Round, Trace, as_dict
 
 __all__ = [
     "Chunk",
     "Counters",
+    "Mark",
+    "Recorder",
+    "Round",
+    "Trace",
+    "as_dict",
     "cache_folder",
     "compilations",
     "count",
+    "document",
     "init_counters",
     "json_lines",
     "keep_compilations",
+    "page",
     "stats",
     "table",
     "time_shares",
