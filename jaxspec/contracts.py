@@ -66,6 +66,8 @@ class View(NamedTuple):
     active: RowMask  # rows still being generated
     request: Request
     cache: PyTree  # the target's
+    reach: RowFloats | None = None  # as in `Choice`, for the source that drafts
+    trust: Float[Array, "B Q"] | None = None
 
 
 class Proposal(NamedTuple):
@@ -106,6 +108,8 @@ class Choice(NamedTuple):
 
     source: Rows  # int32, index into the setup's sources
     lookahead: Rows  # int32
+    reach: RowFloats | None = None  # a model draft goes on while its chain is at least so probable; None: it goes on
+    trust: Float[Array, "B Q"] | None = None  # chance that a draft is taken, by its confidence in Q equal steps
     told: dict[str, Array] | None = None  # what the selector expected, [B] or [B, N], for people to look at
 
 
@@ -211,6 +215,7 @@ class DraftSource(NamedTuple):
     absorb: Absorb | None = None  # called for every token of prompt and output, once; None without taps
     most: int | None = None  # drafts it can give a round, whatever is asked; None without limit
     branch: Branch | None = None  # nodes that ride in the target's window; one source a setup may have them
+    law: bool = False  # FREE sources: whether Proposal.confidence is the probability of each draft
 
 
 class Selector(NamedTuple):

@@ -14,10 +14,13 @@ from jaxspec.drafts.suffix import suffix
 from jaxspec.models.api import LanguageModel
 from jaxspec.models.heads import KINDS, DraftConfig, small_model
 from jaxspec.models.tapped import layers_of
-from jaxspec.select import fixed, rule
+from jaxspec.select import fixed, goodput, kinds_of, rule
 from jaxspec.verify import verifier
 
 DEFAULT_LOOKAHEAD = 7
+
+LEARNED = ("goodput",)
+"""Selectors that learn from what the rounds bring."""
 
 Draft = str | tuple[str, LanguageModel] | tuple[str, LanguageModel, int] | tuple[str, DraftConfig] | DraftSource
 
@@ -44,7 +47,7 @@ def make_setup(
             (NAME, LanguageModel) for a model draft whose parameters are `EngineParams.drafts[NAME]` (a third entry
             counts the ids that it shares with the target), (NAME, DraftConfig) for a draft trained for this target
             (`jaxspec.checkpoint.open_draft`, `attach`), or a `DraftSource` of your own.
-        select: "rule", "fixed:SOURCE:K", "fixed:none", or a `Selector`.
+        select: "goodput", "rule", "fixed:SOURCE:K", "fixed:none", or a `Selector`.
         verify: "greedy", "rejection" or "coupled".
         lookahead: drafts a round at the most; at most the widest window less one.
         model_lookahead: drafts `rule` asks of a source that costs a model pass; min(lookahead, 3) where None.
@@ -79,7 +82,7 @@ def make_setup(
         raise ValueError(f"model_lookahead is {asked}; give 0 to {lookahead}, the setup's lookahead")
     if mesh is not None and not isinstance(mesh, Mesh):
         raise ValueError(f"mesh is {mesh!r}; make one with jaxspec.sharding.make_mesh('data=1,model=4')")
-    chosen = select if isinstance(select, Selector) else _selector(select, tuple(sources), largest, asked)
+    chosen = select if isinstance(select, Selector) else _selector(select, tuple(sources), widths, asked)
     return Setup(target, tuple(sources), chosen, verify, widths, vocab, logprobs, mesh)
 
 
@@ -177,10 +180,15 @@ def _trained(
     return feature(name, config, headroom=max(PREFILL[-1], sizes["lookahead"] + 1), **sizes)
 
 
-def _selector(select: str, sources: tuple[DraftSource, ...], lookahead: int, model_lookahead: int) -> Selector:
+def _selector(
+    select: str, sources: tuple[DraftSource, ...], windows: tuple[int, ...], model_lookahead: int
+) -> Selector:
+    lookahead = windows[-1] - 1
     choice = check_select(select, [source.name for source in sources[1:]], lookahead)
     if choice is not None:
         return fixed(*choice)
+    if select == "goodput":
+        return goodput(kinds_of(sources, windows))
     free = tuple(i for i, s in enumerate(sources) if s.cost == FREE and i > 0)
     models = tuple(i for i, s in enumerate(sources) if s.cost == MODEL)
     learns = next((i for i, s in enumerate(sources) if s.branch is not None), 0)
@@ -188,7 +196,7 @@ def _selector(select: str, sources: tuple[DraftSource, ...], lookahead: int, mod
 
 
 def check_select(select: str, drafts: Sequence[str], lookahead: int) -> tuple[int, int] | None:
-    """Index of the source (0 is "none") and lookahead of a fixed choice; None for "rule".
+    """Index of the source (0 is "none") and lookahead of a fixed choice; None for a selector that chooses.
 
     Args:
         drafts: names of the sources besides "none".
@@ -197,7 +205,7 @@ def check_select(select: str, drafts: Sequence[str], lookahead: int) -> tuple[in
     Raises:
         ValueError: a choice that does not exist, or more drafts than there may be.
     """
-    if select == "rule":
+    if select in LEARNED or select == "rule":
         return None
     names = ["none", *drafts]
     kind, _, rest = select.partition(":")
@@ -212,5 +220,5 @@ def check_select(select: str, drafts: Sequence[str], lookahead: int) -> tuple[in
                 )
             return names.index(name), int(tail)
     raise ValueError(
-        f"select {select!r} is unknown; choose rule or fixed:SOURCE:K with SOURCE among {', '.join(names)}"
+        f"select {select!r} is unknown; choose goodput, rule or fixed:SOURCE:K with SOURCE among {', '.join(names)}"
     )

@@ -71,7 +71,7 @@ def settle(choice: Choice, signals: Signals) -> Choice:
     """The choice within what was offered; a row left with lookahead 0 is a row of source 0."""
     most = jnp.take_along_axis(signals.offered, choice.source[:, None], axis=1)[:, 0]
     lookahead = jnp.clip(choice.lookahead, 0, most)
-    return Choice(jnp.where(lookahead > 0, choice.source, 0), lookahead)
+    return choice._replace(source=jnp.where(lookahead > 0, choice.source, 0), lookahead=lookahead)
 
 
 def riders(setup: Setup, view: View, asked: Choice) -> RowMask:
@@ -118,6 +118,7 @@ def propose(
     One `lax.switch` over the model sources, repeated while a row waits for one: a round in which all rows agree runs
     one branch, a round without a model draft runs none.
     """
+    view = view._replace(reach=choice.reach, trust=choice.trust)
     models = [i for i, source in enumerate(setup.sources) if source.cost == MODEL]
     wanted = {i: jnp.where(choice.source == i, choice.lookahead, 0) for i in models}
     runs = [functools.partial(setup.sources[i].propose, params, view, states[i], wanted[i]) for i in models]

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxspec.contracts import EngineParams, Proposal, View
 from jaxspec.drafts.none import empty_proposal
 from jaxspec.sampling import Purpose, argmax, gumbel, pick, warp
-from jaxspec.typing import RowMask, Rows
+from jaxspec.typing import RowFloats, RowMask, Rows
 
 Take = Callable[["Drawing", jax.Array, jax.Array], "Drawing"]
 """(drawing, logits [B, Vq], depth) -> the drawing with one draft more."""
@@ -22,6 +22,7 @@ class Drawing(NamedTuple):
 
     proposal: Proposal
     alive: RowMask
+    chain: RowFloats  # chance that the target takes all drafts so far, by the confidence that the draft had in each
 
 
 def own_params(params: EngineParams, name: str) -> Any:
@@ -57,7 +58,8 @@ def begin(made: Made, view: View, lookahead: Rows) -> tuple[Drawing, Take]:
     proposal = empty_proposal(view.length.shape[0], made.lookahead)
     if made.verify == "rejection":
         proposal = proposal._replace(q_log=jnp.zeros((*proposal.tokens.shape, made.vocab_width), jnp.float32))
-    begun = Drawing(proposal._replace(sampled=samples(view)), (lookahead > 0) & view.active)
+    chain = jnp.ones(len(view.length), jnp.float32)
+    begun = Drawing(proposal._replace(sampled=samples(view)), (lookahead > 0) & view.active, chain)
     sizes = {"coupled": made.verify == "coupled", "vocab": made.vocab_size, "width": made.vocab_width}
     return begun, functools.partial(draw, view=view, lookahead=lookahead, **sizes)
 
@@ -80,8 +82,9 @@ def draw(
 ) -> Drawing:
     """Draw draft number `depth` (0-based) from the draft's logits [B, Vq].
 
-    A row stops before this draft when the largest probability of its law is under the row's threshold: decided before
-    the token is drawn, from the law alone, so that the law of the output stays exact.
+    A row stops before this draft when the largest probability of its law is under the row's threshold, and after it
+    when the chain so far is less probable than the selector's reach: decided from the laws alone, never by the token
+    that was drawn from one, so that the law of the output stays exact.
 
     Args:
         coupled: draw with the noise of the token's own position, as the target will.
@@ -108,15 +111,26 @@ def draw(
 
     token, top, law = jax.lax.cond(jnp.any(heat > 0), sampled, greedy)
     top = jnp.where(heat[:, None] > 0, top, _top(logits))
-    alive = drawing.alive & (depth < lookahead) & (top[:, 0] >= request.draft_confidence)
+    drawn = drawing.alive & (depth < lookahead) & (top[:, 0] >= request.draft_confidence)
+    chain = drawing.chain * _trusted(top[:, 0], view.trust)
+    alive = drawn if view.reach is None else drawn & (chain >= view.reach)
     put = jax.lax.dynamic_update_slice_in_dim
     proposal = proposal._replace(
         tokens=put(proposal.tokens, token.astype(jnp.int32), depth, 1),
         confidence=put(proposal.confidence, top, depth, 1),
-        count=proposal.count + alive.astype(jnp.int32),
+        count=proposal.count + drawn.astype(jnp.int32),
         q_log=None if proposal.q_log is None else put(proposal.q_log, law, depth, 1),
     )
-    return Drawing(proposal, alive)
+    return Drawing(proposal, alive, chain)
+
+
+def _trusted(confidence: RowFloats, trust: jax.Array | None) -> RowFloats:
+    """Chance that a draft is taken, by its confidence; the confidence itself where nothing better is known."""
+    if trust is None:
+        return confidence
+    levels = trust.shape[1]
+    at = jnp.clip(jnp.floor(confidence * levels), 0, levels - 1).astype(jnp.int32)
+    return jnp.take_along_axis(trust, at[:, None], axis=1)[:, 0]
 
 
 def _top(logits: jax.Array) -> jax.Array:
