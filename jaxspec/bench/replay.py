@@ -22,6 +22,7 @@ from jaxspec.bench.prices import Priced, Prices, priced
 from jaxspec.bench.record import Pool, Record, Tape, pool_of, stack
 from jaxspec.contracts import FREE, Choice, Feedback, Proposal, Seen, Selector, Signals, Steering, Verdict
 from jaxspec.drafts.bank import settle
+from jaxspec.drafts.draw import trusted_chance
 from jaxspec.typing import PyTree
 
 
@@ -149,7 +150,7 @@ def play(
         place = _look(tape, at)
         signals = _signals(pool, tape, place, at, jnp.where(lags, missed, 0))
         asked = selector.choose(params, state, signals)
-        choice = settle(asked, signals)
+        choice = _stopped(pool, place, settle(asked, signals))
         accepted = jnp.minimum(_taken(place.run, choice.source), choice.lookahead)
         emitted = jnp.minimum(accepted + 1, tape.length - at)
         cost = _charge(pool, prices, signals, asked, choice)
@@ -214,6 +215,17 @@ def neutral(sources: int) -> Steering:
         load=jnp.zeros(1, jnp.float32),
         latency_budget=jnp.full(1, jnp.inf, jnp.float32),
     )
+
+
+def _stopped(pool: Pool, place: _Place, choice: Choice) -> Choice:
+    """The choice with the drafts that a model source draws before its chain falls under the choice's reach."""
+    if choice.reach is None:
+        return choice
+    own = jnp.take_along_axis(place.confidence, choice.source[:, None, None], axis=1)[:, 0]
+    chain = jnp.cumprod(trusted_chance(own, choice.trust), axis=1)
+    drawn = 1 + jnp.sum(jnp.cumprod((chain >= choice.reach[:, None]).astype(jnp.int32), axis=1), axis=1)
+    free = jnp.take_along_axis(_free(pool), choice.source[:, None], axis=1)[:, 0]
+    return choice._replace(lookahead=jnp.where(free, choice.lookahead, jnp.minimum(choice.lookahead, drawn)))
 
 
 def _charge(pool: Pool, prices: Prices, signals: Signals, asked: Choice, choice: Choice) -> Array:

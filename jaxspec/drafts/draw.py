@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from jaxspec.contracts import EngineParams, Proposal, View
 from jaxspec.drafts.none import empty_proposal
@@ -112,7 +113,7 @@ def draw(
     token, top, law = jax.lax.cond(jnp.any(heat > 0), sampled, greedy)
     top = jnp.where(heat[:, None] > 0, top, _top(logits))
     drawn = drawing.alive & (depth < lookahead) & (top[:, 0] >= request.draft_confidence)
-    chain = drawing.chain * _trusted(top[:, 0], view.trust)
+    chain = drawing.chain * trusted_chance(top, view.trust)[:, 0]
     alive = drawn if view.reach is None else drawn & (chain >= view.reach)
     put = jax.lax.dynamic_update_slice_in_dim
     proposal = proposal._replace(
@@ -124,13 +125,13 @@ def draw(
     return Drawing(proposal, alive, chain)
 
 
-def _trusted(confidence: RowFloats, trust: jax.Array | None) -> RowFloats:
+def trusted_chance(confidence: Float[Array, "B A"], trust: Float[Array, "B Q"] | None) -> Float[Array, "B A"]:
     """Chance that a draft is taken, by its confidence; the confidence itself where nothing better is known."""
     if trust is None:
         return confidence
     levels = trust.shape[1]
     at = jnp.clip(jnp.floor(confidence * levels), 0, levels - 1).astype(jnp.int32)
-    return jnp.take_along_axis(trust, at[:, None], axis=1)[:, 0]
+    return jnp.take_along_axis(trust, at, axis=1)
 
 
 def _top(logits: jax.Array) -> jax.Array:
