@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxspec.bench.prices import Priced, Prices, priced
 from jaxspec.bench.record import Pool, Record, pool_of
-from jaxspec.bench.replay import Replayed, Series, left_behind
+from jaxspec.bench.replay import Replayed, Series
 from jaxspec.contracts import FREE
 
 
@@ -104,8 +104,8 @@ def walk(record: Record, prices: Prices, pick: Pick) -> Series:
         emitted = min(accepted + 1, count - at)
         spent = cost[source, lookahead] + (prices.lag[source] * place.lag[source] if lookahead > 0 else 0)
         rounds.append((at, source, lookahead, min(accepted, emitted), emitted, spent))
-        ran = (np.arange(len(lags)) == source).astype(np.int64) * (lookahead > 0)
-        missed = left_behind(missed, ran, emitted, lookahead)
+        ran = (np.arange(len(lags)) == source) & (lookahead > 0)
+        missed = np.where(ran, int(emitted > lookahead), missed + emitted)
         at += emitted
     return Series(*(np.asarray(column) for column in zip(*rounds, strict=True)))
 

@@ -1,7 +1,7 @@
 """What rounds of a replay are charged: a cost table by window width, or a curve by the number of drafts."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -15,6 +15,7 @@ CURVES: dict[str, Callable[[int], float]] = {
 """Plain steps that a round takes whose window holds k drafts."""
 
 
+@runtime_checkable
 class Priced(Protocol):
     """What rounds cost, in any unit of time: a table as `jaxspec.select.cost` keeps it."""
 

@@ -160,21 +160,14 @@ def play(
         row = Series(at, choice.source[0], choice.lookahead[0], verdict.accepted[0], emitted[0], cost[0])
         series = jax.tree.map(lambda into, value: into.at[turn].set(value), series, row)
         ran = (jnp.arange(len(pool.names))[None, :] == choice.source[:, None]) & (choice.lookahead > 0)[:, None]
-        missed = left_behind(missed, ran.astype(jnp.int32), emitted[:, None], choice.lookahead[:, None])
+        spare = (emitted > choice.lookahead).astype(jnp.int32)  # the last draft of a round is not run
+        missed = jnp.where(ran, spare[:, None], missed + emitted[:, None])
         return at + emitted[0], turn + 1, missed, state, series
 
     missed = jnp.broadcast_to(tape.prompt_length - 1, (1, len(pool.names))).astype(jnp.int32)
     start = (jnp.int32(0), jnp.int32(0), missed, state, empty)
     _, turn, _, state, series = jax.lax.while_loop(lambda carry: carry[0] < tape.length, body, start)
     return state, turn, series
-
-
-def left_behind(missed: Any, ran: Any, emitted: Any, lookahead: Any) -> Any:
-    """Tokens that a source's cache misses after a round: one after full acceptance, since the last draft is not run.
-
-    Numpy or jax arrays that broadcast; `missed` as before the round, `ran` 1 where the source drafted in it, else 0.
-    """
-    return ran * (emitted > lookahead) + (1 - ran) * (missed + emitted)
 
 
 def _look(tape: Tape, at: Array) -> _Place:
@@ -271,4 +264,4 @@ def _taken(each: Array, source: Array) -> Array:
     return jnp.take_along_axis(each, source[:, None], axis=1)[:, 0]
 
 
-__all__ = ["Replayed", "Series", "left_behind", "neutral", "play", "replay"]
+__all__ = ["Replayed", "Series", "neutral", "play", "replay"]
