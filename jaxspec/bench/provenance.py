@@ -23,7 +23,7 @@ def provenance() -> dict[str, Any]:
         "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
         "cores": cores(),
         "processor": _processor(),
-        "memory_bytes": _memory(),
+        "memory_bytes": memory_bytes(),
         "devices": [f"{device.platform} {device.device_kind}" for device in jax.devices()],
         "load": load(),
     }
@@ -63,7 +63,8 @@ def _processor() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def _memory() -> int | None:
+def memory_bytes() -> int | None:
+    """The machine's main memory; None where it does not say."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
