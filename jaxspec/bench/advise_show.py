@@ -117,7 +117,7 @@ def memory(report: Mapping[str, Any]) -> Table:
     return out
 
 
-def _gb(nbytes: float | None) -> str:
+def _gb(nbytes: float | int | None) -> str:
     return "-" if nbytes is None else f"{nbytes / GB:.3f}"
 
 
