@@ -63,6 +63,8 @@ def write_beside(name: str, text: str) -> None:
     try:
         beside.write_text(text, encoding="utf-8", newline="\n")
         beside.replace(path)
+    except OSError as error:
+        raise ValueError(f"{name} cannot be written: {error.strerror}; choose another place") from error
     finally:
         beside.unlink(missing_ok=True)
 

@@ -4,7 +4,6 @@ import dataclasses
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,11 +16,10 @@ from jaxspec.checkpoint import gather, load_params, open_checkpoint
 from jaxspec.contracts import EngineParams, Setup
 from jaxspec.drafts.ngram import ngram
 from jaxspec.models import LanguageModel, ModelConfig, for_length, fuse, language_model, parameter_shapes
-from jaxspec.run import Answer, OnEnd, OnStage, OnText, Row, Run
+from jaxspec.run import Answer, OnEnd, OnStage, OnText, Row, Run, begin_trace
 from jaxspec.sampling import warpers
 from jaxspec.sharding import make_mesh, param_shardings, replicated
 from jaxspec.sources import Made, Shelf, chosen, config_for, opened, wanted
-from jaxspec.telemetry import Trace
 from jaxspec.text import Tokenizer, compare_vocabularies, from_folder, from_gguf
 from jaxspec.typing import Params
 
@@ -271,23 +269,9 @@ class Pipeline:
             draft_temperature=draft_temperature,
         )
         rows = [Row(self.target.tokenizer, stop, len(p), i, on_text, on_end) for i, p in enumerate(encoded)]
-        asked = {"rows": len(encoded), "max new tokens": max_new_tokens, **settings}
-        blank = self._blank(setup, asked) if trace else None
+        blank = None
+        if trace:
+            told = [prompt for prompt in each for _ in range(num_samples)]
+            blank = begin_trace(setup, request, told, settings, target=self.target.name, select=self.select)
         run = Run(setup, self.params, request, encoded, rows, dtype=self.dtype, on_stage=on_stage, trace=blank)
         return run.finish(logprobs=logprobs)
-
-    def _blank(self, setup: Setup, asked: Mapping[str, object]) -> Trace:
-        """A trace's title and settings; a path shows its last part alone, since pages are shared."""
-        name = Path(self.target.name).name
-        device = (jax.devices() if self.mesh is None else self.mesh.devices.flat)[0]
-        given = {
-            "target": name,
-            "drafts": ", ".join(self.drafts) or "none",
-            "select": self.select,
-            "lookahead": setup.lookahead,
-            "verify": setup.verify,
-            "dtype": jnp.dtype(self.dtype).name,
-            "device": device.device_kind,
-            **{key.replace("_", " "): value for key, value in asked.items()},
-        }
-        return Trace(f"{name}, token by token", {key: f"{value}" for key, value in given.items()}, setup.names, [])

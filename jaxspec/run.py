@@ -1,8 +1,10 @@
 """One call of the pipeline: rows are read while the device runs on, text is shown as it becomes certain."""
 
 import dataclasses
+import inspect
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,6 +15,7 @@ from jaxspec import decode, telemetry
 from jaxspec.contracts import EngineParams, Request, Setup
 from jaxspec.decode.generate import CHUNK
 from jaxspec.outcome import FINISH_REASON, HALTED, RUNNING, STOP
+from jaxspec.sampling import warpers
 from jaxspec.text import StopStream, Stream, Tokenizer
 
 OnText = Callable[[int, str], None]
@@ -41,6 +44,40 @@ class Answer:
     results: list[Result]
     stats: dict[str, Any]
     trace: telemetry.Trace | None = None  # where it was asked for
+
+
+def begin_trace(
+    setup: Setup,
+    request: Request,
+    prompts: Sequence[str | Sequence[Mapping[str, object]]],
+    settings: Mapping[str, Any],
+    *,
+    target: str,
+    select: str,
+) -> telemetry.Trace:
+    """A trace without rounds, for `Run` to fill; the target's path shows its last part alone, since pages are shared.
+
+    Args:
+        prompts: strings or messages, one a row.
+        settings: options of `warpers`; those that are as usual are left out.
+        target, select: as in `jaxspec.load`.
+    """
+    name, usual = Path(target).name, inspect.signature(warpers).parameters
+    device = (jax.devices() if setup.mesh is None else setup.mesh.devices.flat)[0]
+    given = {
+        "target": name,
+        "drafts": ", ".join(setup.names[1:]) or "none",
+        "select": select,
+        "lookahead": setup.lookahead,
+        "verify": setup.verify,
+        "device": device.device_kind,
+        "max new tokens": int((request.limit - request.prompt_length)[0]),
+        **({} if setup.verify == "greedy" else {"first seed": int(request.seed[0])}),
+        **{key: value for key, value in settings.items() if not np.array_equal(value, usual[key].default)},
+    }
+    words = tuple(p if isinstance(p, str) else str(p[-1].get("content", "")) for p in prompts)
+    told = {key.replace("_", " "): f"{value}" for key, value in given.items()}
+    return telemetry.Trace(f"{name}, token by token", told, setup.names, [], words)
 
 
 class Row:
@@ -113,7 +150,7 @@ class Run:
         """Rows to be generated.
 
         Args:
-            trace: title and settings of the trace to make; then the host looks after every round.
+            trace: from `begin_trace`, where one is asked for; then the host looks after every round.
         """
         self.setup, self.params, self.request, self.prompts, self.rows = setup, params, request, prompts, rows
         self.dtype, self.on_stage, self.trace = dtype, on_stage, trace
@@ -201,10 +238,7 @@ class Run:
             return None
         return dataclasses.replace(
             self.trace,
-            sources=self.setup.names,
+            settings={**self.trace.settings, "dtype": jax.numpy.dtype(self.dtype).name},
             rows=self.recorder.written([row.pieces() for row in self.rows]),
-            prompts=tuple(
-                row.tokenizer.decode(p, skip_special=False) for row, p in zip(self.rows, self.prompts, strict=True)
-            ),
             finish_reasons=tuple(result.finish_reason for result in results),
         )

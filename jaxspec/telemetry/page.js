@@ -92,7 +92,7 @@
     card.replaceChildren(...parts);
   }
 
-  let lit = [], pinned = false;
+  let lit = [], anchor = null, pinned = false; // pinned: it stays until a click elsewhere, Escape, or another focus
   function hide() {
     lit.forEach((element) => element.classList.remove("same", "here"));
     lit.forEach((element) => element.removeAttribute("aria-describedby"));
@@ -101,7 +101,8 @@
     pinned = false;
   }
 
-  function place(box) {
+  function place() {
+    const box = anchor.getClientRects()[0] || anchor.getBoundingClientRect();
     const gap = 8, { width, height } = card.getBoundingClientRect();
     const left = Math.max(gap, Math.min(box.left, innerWidth - width - gap));
     const below = box.bottom + gap, above = box.top - height - gap;
@@ -110,8 +111,9 @@
     card.style.top = `${Math.max(gap, Math.min(top, innerHeight - height - gap))}px`;
   }
 
-  function show(row, index, mark, anchor) {
+  function show(row, index, mark, at) {
     hide();
+    anchor = at;
     const { round, tokens, bar } = rows[row].rounds[index];
     fill(round, mark === null ? null : round.marks[mark]);
     tokens.forEach((token) => token.classList.add("same"));
@@ -122,12 +124,16 @@
       tokens[mark].setAttribute("aria-describedby", "card");
     }
     card.hidden = false;
-    place(anchor.getClientRects()[0] || anchor.getBoundingClientRect());
+    place();
   }
 
-  function open(token) {
+  function open(token, pin) {
     const at = places.get(token);
-    if (at) show(at.row, at.index, at.mark, token);
+    show(at.row, at.index, at.mark, token);
+    pinned = pin;
+    if (!pin) return;
+    rows[at.row].tokens.forEach((each) => { if (each.tabIndex === 0) each.tabIndex = -1; });
+    token.tabIndex = 0; // where the tab key comes back to
   }
 
   function step(token, key) {
@@ -145,29 +151,24 @@
   document.addEventListener("mouseover", (event) => {
     if (pinned || over(event, "#card")) return;
     const token = over(event, ".t"), bar = over(event, ".bar");
-    if (token) open(token);
+    if (token) open(token, false);
     else if (bar) show(...bar.dataset.key.split(",").map(Number), null, bar);
-    else if (!document.activeElement.closest(".text")) hide();
+    else hide();
   });
   document.addEventListener("focusin", (event) => {
     const token = over(event, ".t");
-    if (token) {
-      rows[places.get(token).row].tokens.forEach((each) => { if (each.tabIndex === 0) each.tabIndex = -1; });
-      token.tabIndex = 0;
-      open(token);
-    } else if (!over(event, "#card")) hide();
+    if (token) open(token, true);
+    else if (!over(event, "#card")) hide();
   });
   document.addEventListener("click", (event) => {
     const token = over(event, ".t"), bar = over(event, ".bar"), key = over(event, ".key");
     if (token) {
-      open(token);
-      pinned = true;
+      open(token, true);
       const at = places.get(token);
       try { history.replaceState(null, "", `#r${at.row + 1}t${at.order + 1}`); } catch { /* some frames forbid it */ }
     } else if (bar) {
       const [row, index] = bar.dataset.key.split(",").map(Number);
       rows[row].rounds[index].tokens[0].focus();
-      pinned = true;
     } else if (key) alone(key);
     else if (!over(event, "#card")) hide();
   });
@@ -176,7 +177,10 @@
     const token = over(event, ".t"), next = token && step(token, event.key);
     if (next) { event.preventDefault(); next.focus(); }
   });
-  addEventListener("scroll", () => { if (!pinned && !card.matches(":hover")) hide(); }, { passive: true });
+  addEventListener("scroll", () => {
+    if (pinned) place();
+    else if (!card.hidden && !card.matches(":hover")) hide();
+  }, { passive: true });
 
   // One source or one kind of token alone; a second press shows all again.
   function alone(key) {
@@ -195,7 +199,7 @@
     if (!token) return;
     token.scrollIntoView({ block: "center" });
     token.focus({ preventScroll: true });
-    pinned = true;
+    open(token, true); // also where the window itself has no focus
   }
   addEventListener("hashchange", link);
   link();

@@ -166,11 +166,17 @@ def plots(rounds: Sequence[Round], sources: Sequence[str], row: int) -> str:
     ]
     curve = Series(f"last {ROLLING} rounds", rolling(drafted))
     bars = [
-        Bar(end - each.seconds, each.seconds, len(each.marks), style_of(each.source, sources), each.proposed + 1, key)
+        Bar(
+            end - each.seconds,
+            each.seconds,
+            float(len(each.marks)),
+            style_of(each.source, sources),
+            shadow=1.0 + each.proposed,
+            key=f"{row},{index}",
+        )
         for index, (end, each) in enumerate(zip(ends, rounds, strict=True))
-        for key in [f"{row},{index}"]
     ]
-    most = max(max(len(each.marks), each.proposed + 1) for each in rounds)
+    most = max(bar.shadow for bar in bars)
     title = f"Acceptance: each round's drafts (dots), the last {ROLLING} rounds with drafts (line)"
     accepted = svg_line(title, [*dots, curve], across, Axis("share of drafts accepted", 1.0, ".0%", 2))
     timeline = svg_bars(

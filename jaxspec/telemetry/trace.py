@@ -53,7 +53,7 @@ class Trace:
     settings: dict[str, str]
     sources: tuple[str, ...]  # "none" first
     rows: list[list[Round]]
-    prompts: tuple[str, ...] = ()  # the text each row began with, where it is to be seen
+    prompts: tuple[str, ...] = ()  # what each row was asked
     finish_reasons: tuple[str, ...] = ()
 
 
