@@ -101,14 +101,26 @@
     pinned = false;
   }
 
+  // Below or above the token, beside it where neither has room for all, else cut on the roomier side; never over it.
   function place() {
-    const box = anchor.getClientRects()[0] || anchor.getBoundingClientRect();
-    const gap = 8, { width, height } = card.getBoundingClientRect();
-    const left = Math.max(gap, Math.min(box.left, innerWidth - width - gap));
-    const below = box.bottom + gap, above = box.top - height - gap;
-    const top = below + height < innerHeight || above < 0 ? below : above;
+    const box = anchor.getClientRects()[0] || anchor.getBoundingClientRect(), gap = 8;
+    card.style.maxHeight = "none";
+    const { width, height } = card.getBoundingClientRect();
+    const below = innerHeight - box.bottom - 2 * gap, above = box.top - 2 * gap;
+    let left = Math.max(gap, Math.min(box.left, innerWidth - width - gap)), tall = height, top = box.bottom + gap;
+    const right = box.right + gap, before = box.left - gap - width;
+    if (height > below && height <= above) top = box.top - gap - height;
+    else if (height > below && (right + width <= innerWidth - gap || before >= gap)) {
+      tall = Math.min(height, innerHeight - 2 * gap);
+      left = right + width <= innerWidth - gap ? right : before;
+      top = Math.max(gap, Math.min(box.top, innerHeight - gap - tall));
+    } else if (height > below) {
+      tall = Math.max(80, below, above);
+      if (above > below) top = box.top - gap - tall;
+    }
+    card.style.maxHeight = `${tall}px`;
     card.style.left = `${left}px`;
-    card.style.top = `${Math.max(gap, Math.min(top, innerHeight - height - gap))}px`;
+    card.style.top = `${top}px`;
   }
 
   function show(row, index, mark, at) {

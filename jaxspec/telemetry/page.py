@@ -153,7 +153,7 @@ def plots(rounds: Sequence[Round], sources: Sequence[str], row: int) -> str:
     for each in rounds:
         clock += each.seconds
         ends.append(clock)
-    across = Axis("seconds", clock, steps=8)
+    across = Axis("seconds", clock, steps=max(8, len(rounds) // 30))  # the plot of many rounds is wide
     drafted = [(end, each) for end, each in zip(ends, rounds, strict=True) if each.proposed]
     dots = [
         Series(
