@@ -14,7 +14,7 @@ from jaxspec.bench import advise_acceptance, advise_costs, advise_fit, advise_wo
 from jaxspec.bench.advise_acceptance import Known
 from jaxspec.bench.advise_costs import Clock, Timed
 from jaxspec.bench.advise_memory import Layout
-from jaxspec.bench.advise_models import Candidate, Model, find_draft, find_model, vocabulary
+from jaxspec.bench.advise_models import FREE, Candidate, Model, find_draft, find_model, vocabulary
 from jaxspec.bench.provenance import memory_bytes
 from jaxspec.pipeline import DTYPES
 from jaxspec.select import expected
@@ -226,7 +226,7 @@ def _sharded(question: Question, draft: Candidate, rates: Sequence[float] | None
     return {"draft_step": _step(costs), "best": None if rates is None else _best(rates, costs)}
 
 
-ROOFLINE, TIMED, CALIBRATED = "roofline", "timed", "calibrated"
+ROOFLINE, TIMED, ROUNDS, CALIBRATED = "roofline", "timed", "timed rounds", "calibrated"
 
 
 def _costs(question: Question, draft: Candidate) -> tuple[str, Costs]:
@@ -237,7 +237,9 @@ def _costs(question: Question, draft: Candidate) -> tuple[str, Costs]:
             return CALIBRATED, stored
     timed = question.timed
     found = advise_costs.costs(question.target, draft, question.layout, question.clock, timed)
-    return (ROOFLINE if timed is None else TIMED), found
+    if timed is None:
+        return ROOFLINE, found
+    return (TIMED if advise_costs.rounds_of(draft, timed) is None and draft.kind not in FREE else ROUNDS), found
 
 
 def _choice(k: int, costs: Costs, rates: Sequence[float] | None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from jaxspec import decode
 from jaxspec.bench.advise_memory import Layout, Parts, draft_parts, numbers, target_parts, trained_shapes
-from jaxspec.bench.advise_models import Candidate, Model
+from jaxspec.bench.advise_models import FREE, Candidate, Model
 from jaxspec.bench.chips import Chip
 from jaxspec.drafts.jacobi import jacobi
 from jaxspec.models import ModelConfig
@@ -21,6 +21,9 @@ from jaxspec.models.heads import DraftConfig
 from jaxspec.select.expected import Costs
 
 EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
+
+NEARLY = 0.9
+"""Share of a mode's rounds that a source must have for them to be timed as its own."""
 
 NEAR = 0.02
 """By how much the weights that a report timed may differ from those asked about."""
@@ -58,6 +61,8 @@ class Timed:
 
     seconds: Mapping[int, float]  # of a target's pass by window width
     weights: float  # bytes that a pass reads
+    drafting: Mapping[str, tuple[int, float]] = dataclasses.field(default_factory=dict)
+    """Lookahead, and seconds of a round besides the target's pass, of sources that had nearly all rounds of a mode."""
 
     def at(self, width: int) -> float:
         """Seconds of a pass of a width, on a straight line between those timed, and on beyond them."""
@@ -93,11 +98,21 @@ def costs(target: Model, draft: Candidate, layout: Layout, clock: Clock, timed: 
         extra = _branch(draft)
         beside = [spent(whole, width + extra) if timed is None else timed.at(width + extra) for width in widths[1:]]
         return Costs((verified[0], *beside), (0.0,) * (most + 1))
+    rounds = rounds_of(draft, timed)
     if draft.kind == "medusa":
-        guessed = spent(_medusa_work(target, draft, layout), 1)
+        guessed = spent(_medusa_work(target, draft, layout), 1) if rounds is None else rounds[1]
         return Costs(tuple(verified), (0.0, *(guessed,) * most))
     step = 0.0 if draft.model is None and draft.trained is None else spent(_draft_work(target, draft, layout), 1)
+    if rounds is not None:
+        step = rounds[1] / rounds[0]
     return Costs(tuple(verified), tuple(step * k for k in range(most + 1)))
+
+
+def rounds_of(draft: Candidate, timed: Timed | None) -> tuple[int, float] | None:
+    """Lookahead of the draft's rounds that were timed, and what drafting took in them; None where none were."""
+    if timed is None or draft.kind in ("exit", *FREE):  # whose drafting is no sum of equal passes
+        return None
+    return timed.drafting.get(draft.source)
 
 
 def check_timed(timed: Timed, whole: Work, layout: Layout) -> None:
@@ -229,4 +244,22 @@ def timed_of(report: Mapping[str, Any]) -> Timed | None:
         raise ValueError(f"the telemetry's timings are broken ({error!r}); run scripts/bench.py --json again") from None
     if 1 not in seconds or min(seconds.values()) <= 0:
         raise ValueError("the telemetry has no time of a pass of width 1; run scripts/bench.py --json again")
-    return Timed(seconds, weights)
+    return Timed(seconds, weights, _drafting(report, Timed(seconds, weights)))
+
+
+def _drafting(report: Mapping[str, Any], passes: Timed) -> dict[str, tuple[int, float]]:
+    """From modes that fix a source and its lookahead: a round's seconds less those of the target's pass in it.
+
+    In the same run plain steps took `loop_step_seconds`, by which rounds are brought to the pace of the passes.
+    """
+    pace = passes.at(1) / report["steps"].get("loop_step_seconds", passes.at(1))
+    found: dict[str, tuple[int, float]] = {}
+    overall = report.get("results", {}).get("overall", {})
+    for mode, row in overall.items():
+        source, _, count = mode.removeprefix("fixed:").rpartition(":")
+        own = row.get("sources", {}).get(source, {}).get("rounds", 0)
+        if mode.startswith("fixed:") and count.isdecimal() and int(count) > 0 and own > NEARLY * row["rounds"]:
+            k = int(count)
+            width = next(width for width in decode.windows_for(k) if width > k)
+            found[source] = k, max(0.0, pace * row["decode_seconds"] / row["rounds"] - passes.at(width))
+    return found

@@ -17,7 +17,9 @@ EXAMPLE = 0.7
 BASIS = {
     "roofline": "Times are the least that the device's memory and arithmetic allow, not measured; rounds of many small "
     "passes come off worse than that.",
-    "timed": "The target's passes were timed on this machine; a draft's least times are scaled alike.",
+    "timed": "The target's passes were timed on this machine; a draft of which no rounds were has its least times "
+    "scaled alike, and comes off worse than that.",
+    "timed rounds": "The target's passes were timed on this machine, and so were rounds of a draft that has any cost.",
     "calibrated": "Times were calibrated on this machine.",
 }
 
@@ -132,11 +134,13 @@ def _unknown(draft: Mapping[str, Any]) -> list[str]:
         if at["lookahead"]
         else f"at {EXAMPLE} it does not"
     )
+    mode = f"fixed:{draft['source']}:{draft['choices'][-1]['lookahead']}"
+    measure = f"measure it with scripts/bench.py --modes {mode} --json FILE and give that as --telemetry, or "
+    sized = draft["memory"]["draft_caches"] is None  # there is nothing to run
     return [
         f"{draft['name']} pays from an acceptance of {least['acceptance']:.2f} (lookahead {least['lookahead']}); "
         f"{gain}.",
-        f"Its own is not known: measure it with scripts/bench.py --modes fixed:{draft['source']}:{least['lookahead']} "
-        "--json FILE and give that as --telemetry, or guess it with --acceptance.",
+        f"Its own is not known: {'' if sized else measure}guess it with --acceptance.",
         *_split(draft),
     ]
 

@@ -135,6 +135,24 @@ def test_timings_are_used_between_their_widths_and_scale_the_draft():
         advise_costs.costs(TARGET, DRAFT, LAYOUT, clock, dataclasses.replace(timed, weights=1.0))
 
 
+def test_rounds_that_were_timed_say_what_drafting_took():
+    windows = {"1": {"seconds": 2.0}, "4": {"seconds": 3.0}, "8": {"seconds": 7.0}}
+    steps = {"windows": windows, "weight_bytes": held(TARGET, None, LAYOUT).target}
+    rounds = lambda own: {"rounds": 10, "decode_seconds": 45.0, "sources": {DRAFT.source: {"rounds": own}}}  # noqa: E731
+    report = {"steps": steps, "results": {"overall": {"plain": {"rounds": 1}, f"fixed:{DRAFT.source}:3": rounds(10)}}}
+    clock = Clock(SLOW, LAYOUT.rows_on_device)
+    timed = advise_costs.timed_of(report)
+    found = advise_costs.costs(TARGET, DRAFT, LAYOUT, clock, timed)
+    assert found.draft[3] + found.verify[3] == pytest.approx(45.0 / 10)
+    assert found.draft[1] == pytest.approx((4.5 - 3.0) / 3)
+    steps["loop_step_seconds"] = 4.0  # the run was at half the pace
+    report["results"]["overall"][f"fixed:{DRAFT.source}:3"]["decode_seconds"] = 90.0
+    slow = advise_costs.costs(TARGET, DRAFT, LAYOUT, clock, advise_costs.timed_of(report))
+    assert slow.draft[3] == pytest.approx(9.0 / 2 - 3.0)
+    report["results"]["overall"] = {f"fixed:{DRAFT.source}:3": rounds(5)}  # half of them were plain steps
+    assert advise_costs.timed_of(report).drafting == {}
+
+
 def test_acceptance_at_a_depth_is_of_the_rounds_that_got_there():
     assert advise_acceptance.conditional([0.5, 0.2, 0.1]) == pytest.approx((0.5, 0.4, 0.5))
     assert advise_acceptance.conditional([0.5, 0.0, 0.0]) == (0.5, 0.0, 0.0)
