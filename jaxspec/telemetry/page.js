@@ -84,6 +84,7 @@
     const pairs = [
       ["source", name],
       ["drafts", round.lookahead === null ? drafts.replace(/^.*?, /, "") : drafts],
+      ...(round.tail ? [["chain", `${round.source}, then ${round.tail}`]] : []),
       ["round", `${round.number}: ${gave}, ${(1000 * round.seconds).toFixed(1)} ms`],
     ];
     if (mark) pairs.push(["token id", String(mark.id)]);

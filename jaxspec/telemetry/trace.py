@@ -25,7 +25,7 @@ class Mark:
     id: int
     text: str  # what it added to the text; "" within a character, for a special token, and from a stop string on
     mark: str  # one of MEANING
-    source: str  # whose draft it was, or whose round
+    source: str  # whose draft it was or would have been, after all drafts whose the last one was; else whose round
     probability: float | None  # in the model's own softmax
     name: str = ""  # of a special token
 
@@ -42,7 +42,8 @@ class Round:
     seconds: float  # of the whole batch's round
     marks: tuple[Mark, ...]  # tokens it gave
     signals: dict[str, float] = dataclasses.field(default_factory=dict)  # what the selector saw, by name or name@source
-    estimates: dict[str, float] = dataclasses.field(default_factory=dict)  # what it made of them, likewise
+    estimates: dict[str, float] = dataclasses.field(default_factory=dict)  # what it expected, likewise
+    tail: str = ""  # the source that went on where the drafts of `source` ended
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,25 +83,36 @@ class Recorder:
 
         Args:
             before, seen: what `decode.stream` gave (a `decode.Progress`) before and after it, on the host. Where it
-                has `told`, names with arrays [B] or [B, N]: names that begin with "estimate " are the selector's
-                estimates, "lookahead" the drafts it asked for, others what it saw.
+                has `told`, names with arrays [B] or [B, N]: "lookahead" are the drafts that the selector asked for,
+                names that begin with "signal " what it saw, others what it expected.
             seconds: the round took.
         """
         ran = np.asarray(seen.counters.rounds) - np.asarray(before.counters.rounds)
         assert ran.sum(1).max() <= 1, "more than one round lies between two looks"
         told = getattr(seen, "told", None) or {}
+        proposed, accepted = (
+            (np.asarray(getattr(seen.counters, name)) - np.asarray(getattr(before.counters, name))).sum(-1)
+            for name in ("proposed", "accepted")
+        )
         for row in map(int, np.flatnonzero(ran.sum(1))):
-            source = self.sources[int(ran[row].argmax())]
-            proposed, accepted = (
-                int(np.sum(getattr(seen.counters, name)[row] - getattr(before.counters, name)[row]))
-                for name in ("proposed", "accepted")
-            )
+            head = int(ran[row].argmax())
+            tails = [index for index in np.flatnonzero(proposed[row]) if index != head]
+            drafts = [(self.sources[i], int(proposed[row, i]), int(accepted[row, i])) for i in (head, *tails)]
             fresh = slice(int(before.length[row]), int(seen.length[row]))
             logprobs = None if seen.logprobs is None else seen.logprobs[row][fresh]
-            marks = _marks(seen.tokens[row][fresh], logprobs, source, proposed, accepted)
             asked, signals, estimates = _heard(told, row, self.sources)
-            number = int(seen.rounds)
-            this = Round(number, source, asked, proposed, accepted, seconds, marks, signals, estimates)
+            this = Round(
+                int(seen.rounds),
+                self.sources[head],
+                asked,
+                int(proposed[row].sum()),
+                int(accepted[row].sum()),
+                seconds,
+                _marks(seen.tokens[row][fresh], logprobs, drafts),
+                signals,
+                estimates,
+                ", ".join(self.sources[index] for index in tails),
+            )
             self.rows[row].append(this)
 
     def written(self, pieces: Sequence[Sequence[tuple[str, str]]]) -> list[list[Round]]:
@@ -111,18 +123,25 @@ class Recorder:
         return [_written(rounds, each) for rounds, each in zip(self.rows, pieces, strict=True)]
 
 
-def _marks(
-    tokens: np.ndarray, logprobs: np.ndarray | None, source: str, proposed: int, accepted: int
-) -> tuple[Mark, ...]:
+def _marks(tokens: np.ndarray, logprobs: np.ndarray | None, drafts: Sequence[tuple[str, int, int]]) -> tuple[Mark, ...]:
     """Accepted drafts first, then the target's own token, unless the row ended before it.
 
-    tokens 5 8 2 9, proposed 4, accepted 3   ->   accepted accepted accepted corrected
+    tokens 5 8 2 9 of (source, proposed, accepted) (a, 2, 2), (b, 2, 1)   ->   accepted a a b, corrected b
     """
-    own = PLAIN if proposed == 0 else CORRECTED if accepted < proposed else BONUS
+    whose = [source for source, _, accepted in drafts for _ in range(accepted)]
+    missed = [source for source, proposed, accepted in drafts if accepted < proposed]
+    given = [source for source, proposed, _ in drafts if proposed]
+    if missed:
+        own, by = CORRECTED, missed[0]
+    elif given:
+        own, by = BONUS, given[-1]
+    else:
+        own, by = PLAIN, drafts[0][0]
     marks = []
     for index, token in enumerate(tokens):
         probability = None if logprobs is None else float(f"{math.exp(min(0.0, float(logprobs[index]))):.6g}")
-        marks.append(Mark(int(token), "", ACCEPTED if index < accepted else own, source, probability))
+        mark, source = (ACCEPTED, whose[index]) if index < len(whose) else (own, by)
+        marks.append(Mark(int(token), "", mark, source, probability))
     return tuple(marks)
 
 
@@ -138,8 +157,8 @@ def _heard(
         if key == "lookahead":
             lookahead = int(mine)
             continue
-        name = key.removeprefix("estimate ")
-        into = signals if name == key else estimates
+        name = key.removeprefix("signal ")
+        into = estimates if name == key else signals
         names = [name] if mine.ndim == 0 else [f"{name}@{source}" for source in sources]
         for each, value in zip(names, mine.reshape(-1), strict=True):
             if np.isfinite(value):

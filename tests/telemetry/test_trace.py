@@ -148,9 +148,9 @@ def looks(*lengths: int, told=None):
 
 def test_what_the_selector_told_is_kept_by_name_and_source():
     told = {
-        "margin": np.asarray([0.5]),
-        "match": np.asarray([[1, 2]]),
-        "estimate tokens": np.asarray([[1.0, np.nan]]),
+        "signal margin": np.asarray([0.5]),
+        "signal match": np.asarray([[1, 2]]),
+        "tokens": np.asarray([[1.0, np.nan]]),
         "lookahead": np.asarray([4]),
     }
     recorder = Recorder(["none", "lookup"], 1)
@@ -160,6 +160,31 @@ def test_what_the_selector_told_is_kept_by_name_and_source():
     assert found.signals == {"margin": 0.5, "match@none": 1.0, "match@lookup": 2.0}
     assert found.estimates == {"tokens@none": 1.0}, "what is not finite says nothing"
     assert [mark.mark for mark in found.marks] == ["accepted", "corrected"]
+
+
+@pytest.mark.parametrize(
+    ("accepted", "marks"),
+    [
+        ([0, 0], ["corrected lm"]),
+        ([1, 0], ["accepted lm", "corrected lm"]),
+        ([2, 0], ["accepted lm", "accepted lm", "corrected lookup"]),
+        ([2, 1], ["accepted lm", "accepted lm", "accepted lookup", "corrected lookup"]),
+        ([2, 2], ["accepted lm", "accepted lm", "accepted lookup", "accepted lookup", "bonus lookup"]),
+    ],
+)
+def test_a_chain_of_two_sources_has_the_marks_of_each(accepted, marks):
+    """The lm's two drafts, then two of lookup's; sources none, lookup, lm."""
+    first, second = looks(3, 3 + len(marks))
+    for counters, at in ((first.counters, 0), (second.counters, 1)):
+        counters.rounds = np.asarray([[0, 0, at]])
+        counters.proposed = at * np.asarray([[[0, 0], [1, 1], [1, 1]]])
+        reached = [[int(depth < count) for depth in range(2)] for count in accepted]
+        counters.accepted = at * np.asarray([[[0, 0], reached[1], reached[0]]])
+    recorder = Recorder(["none", "lookup", "lm"], 1)
+    recorder.record(first, second, 0.5)
+    ((found,),) = recorder.rows
+    assert (found.source, found.tail, found.proposed, found.accepted) == ("lm", "lookup", 4, sum(accepted))
+    assert [f"{mark.mark} {mark.source}" for mark in found.marks] == marks
 
 
 def test_a_skipped_look_is_refused():
