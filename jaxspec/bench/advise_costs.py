@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from jaxspec import decode
 from jaxspec.bench.advise_memory import Layout, Parts, draft_parts, numbers, target_parts, trained_shapes
 from jaxspec.bench.advise_models import FREE, Candidate, Model
@@ -18,6 +20,7 @@ from jaxspec.bench.chips import Chip
 from jaxspec.drafts.jacobi import jacobi
 from jaxspec.models import ModelConfig
 from jaxspec.models.heads import DraftConfig
+from jaxspec.select.cost import CostTable, widths_of
 from jaxspec.select.expected import Costs
 
 EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
@@ -79,6 +82,18 @@ def measured(target: Model, draft: Candidate, layout: Layout, most: int) -> Cost
     """Costs by lookahead 0 to `most` that a calibration of this machine has stored; None where there is none."""
     del target, draft, layout, most
     return None
+
+
+def of_table(table: CostTable, source: int, windows: tuple[int, ...]) -> Costs:
+    """Costs of one source of a table, nothing to catch up.
+
+    Args:
+        source: its index in the setup that the table is of.
+        windows: the setup's.
+    """
+    draft = np.asarray(table.draft, float)[source]
+    verify = np.asarray(table.verify, float)[widths_of(windows, len(draft) - 1)]
+    return Costs(tuple(verify.tolist()), tuple(draft.tolist()))
 
 
 def costs(target: Model, draft: Candidate, layout: Layout, clock: Clock, timed: Timed | None = None) -> Costs:
