@@ -9,7 +9,9 @@ from jaxspec.bench.prices import Prices
 from jaxspec.bench.record import Pool, Record, run_length
 from jaxspec.contracts import FREE, MODEL, Choice, Selector
 
-POOL = Pool(("none", "lookup", "jacobi", "lm"), (FREE, FREE, FREE, MODEL), (False, False, False, True), carrier=2)
+POOL = Pool(
+    ("none", "lookup", "jacobi", "lm"), (FREE, FREE, FREE, MODEL), (False, False, False, True), carrier=2, nodes=6
+)
 DEPTH = 5
 
 
