@@ -38,18 +38,19 @@ def test_python_blocks_run(namespace):
 
 def test_model_of_your_own_decodes_as_plain_decoding_does(namespace):
     """The README's foreign model under a draft equals a loop that recomputes everything for each token."""
-    own, weights, size = namespace["forward"], namespace["own_weights"], namespace["own"].config
-    tokens = [1, 2, 3]
+    weights, params, size = namespace["own_weights"], namespace["own_params"], namespace["own"].config
+    prompt, total = [1, 2, 3], 27
+    positions, mask = np.arange(total)[None], np.tril(np.ones((1, total, total), bool))
+    text = np.zeros((1, total), np.int32)  # of one shape for one program; what is not known yet lies behind the mask
+    text[0, : len(prompt)] = prompt
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
-        got = namespace["decode"].generate(namespace["own_setup"], namespace["own_params"], [tokens], max_new_tokens=24)
-        for _ in range(24):
-            t = len(tokens)
-            mask = np.tril(np.ones((1, t, t), bool))
-            cache = namespace["init_cache"](1, 0, headroom=0)
-            out = own(weights, np.asarray([tokens]), np.arange(t)[None], mask, cache)
-            tokens.append(int(np.argmax(out.logits[0, -1])))
-    assert got.tokens[0] == tokens[3:]
-    assert max(tokens) < size.vocab_size
+        got = namespace["decode"].generate(namespace["own_setup"], params, [prompt], max_new_tokens=24)
+        cache = namespace["init_cache"](1, 0, headroom=0)
+        own = jax.jit(lambda tokens: namespace["forward"](weights, tokens, positions, mask, cache).logits)
+        for at in range(len(prompt), total):
+            text[0, at] = np.argmax(own(text)[0, at - 1])
+    assert got.tokens[0] == text[0, len(prompt) :].tolist()
+    assert text.max() < size.vocab_size
     assert got.counters.proposed.sum() > 0
 
 
