@@ -6,15 +6,9 @@ from typing import Any
 
 
 def plot_regrets(reports: Sequence[dict[str, Any]], png: str | Path) -> None:
-    """Draw what `jaxspec.bench.processes.regrets` reports, as PNG.
+    """Draw what `jaxspec.bench.processes.regrets` reports, as PNG."""
+    from matplotlib.figure import Figure
 
-    Raises:
-        ValueError: matplotlib is missing.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ValueError("the plot needs matplotlib, which is missing; pip install jaxspec-decode[bench]") from None
     figure = Figure(figsize=(5.0 * len(reports), 7.5), layout="constrained")
     against = {"regret_to_best_fixed": "best fixed choice", "regret_to_oracle": "oracle"}
     panels = figure.subplots(2, len(reports), squeeze=False)

@@ -1,0 +1,241 @@
+"""Selectors side by side on the same records: tokens in the time of a plain step, and their share of the gap.
+
+share of the gap = (selector - rule) / (oracle - rule)      the rule is the field's (`jaxspec.bench.rules`)
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from jaxspec.bench import processes
+from jaxspec.bench import record as records_
+from jaxspec.bench.oracle import always, best_fixed, optimum, oracle, share_of_gap
+from jaxspec.bench.prices import CURVES, Prices, curve_prices, priced
+from jaxspec.bench.record import Record, pool_of
+from jaxspec.bench.regret_plot import plot_regrets
+from jaxspec.bench.replay import Replayed, replay
+from jaxspec.bench.rules import Info, selector_by_name
+from jaxspec.bench.shifts import recoveries, sabotage, splice
+from jaxspec.bench.traces import read_traces
+
+RULE = "field"
+"""The selector that shares of the gap are counted from."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What is played on what."""
+
+    traces: str | None = None  # folder of records, or .jsonl of traces (`jaxspec.bench.traces`); made-up texts if None
+    costs: str = "flat"  # one of CURVES, or a .json file of a cost table
+    draft_step: tuple[float, ...] = (1 / 3, 0.1, 0.03)  # plain steps that a model's draft costs; not for a file
+    select: tuple[str, ...] = (RULE, "rule")
+    fresh: bool = False  # every text with a new state
+    order: tuple[str, ...] = ()  # categories to splice into one text
+    part: int | None = None  # tokens of each part at the most
+    sabotage: str | None = None  # SOURCE:PLACE, the position from which a source is always wrong
+    tokens: int = 4000  # of made-up texts
+    seed: int = 0  # of made-up texts
+
+
+def compare(options: Options) -> dict[str, Any]:
+    """The report, JSON values: for each draft step the selectors, the oracle, the optimum and the best fixed choice.
+
+    Raises:
+        ValueError: no such records, costs, selector or category.
+    """
+    if options.part is not None and (options.part < 1 or not options.order):
+        raise ValueError(f"part is {options.part}; give 1 or more tokens, and the order of the parts")
+    records, starts = _changed(options, read(str(options.traces)))
+    scenes = scenes_of(options, records)
+    players = [{name: selector_by_name(name, info) for name in options.select} for _, info in scenes]
+    tables = []
+    for (step, info), chosen in zip(scenes, players, strict=True):
+        tables.append({"draft_step": step, **_table(records, info, chosen, options, starts)})
+    texts = {name: sum(record.category == name for record in records) for name in {r.category for r in records}}
+    return {"options": dataclasses.asdict(options), "texts": texts, "tables": tables}
+
+
+def _changed(options: Options, records: list[Record]) -> tuple[list[Record], list[int]]:
+    """The texts as the options splice and sabotage them, and where the one text there is changes."""
+    starts: list[int] = []
+    if options.order:
+        whole, starts = splice(records, options.order, tokens=options.part)
+        records = [whole]
+    if options.sabotage is not None:
+        source, _, start = options.sabotage.rpartition(":")
+        if not (source and start.isdecimal()):
+            raise ValueError(f"sabotage is {options.sabotage!r}; give SOURCE:PLACE, for example lm:400")
+        records = [sabotage(record, source, min(int(start), len(record))) for record in records]
+        inside = len(records) == 1 and int(start) < len(records[0])
+        starts = sorted({*(starts or [0]), int(start)}) if inside else []
+    return records, starts
+
+
+def read(path: str) -> list[Record]:
+    """Records of a folder, or traces of a file."""
+    return records_.load(path)[0] if Path(path).is_dir() else read_traces(path)
+
+
+def scenes_of(options: Options, records: Sequence[Record]) -> list[tuple[float | None, Info]]:
+    """Draft steps and what a selector is made for under each; one without a step where the costs are a file's."""
+    pool, depth = pool_of(records), records[0].depth
+    if options.costs in CURVES or not Path(options.costs).is_file():
+        windows = tuple(range(1, depth + 2))
+        steps = options.draft_step
+        return [(step, Info(pool, depth, windows, curve_prices(options.costs, pool, depth, step))) for step in steps]
+    windows, costs = read_costs(options.costs, pool.names)
+    priced(costs, records, windows)  # refuses what does not cover the records
+    return [(None, Info(pool, depth, windows, costs))]
+
+
+def read_costs(path: str, names: Sequence[str]) -> tuple[tuple[int, ...], Prices]:
+    """A cost table from JSON: windows, verify (one a window), draft ({source: [0, 1, 2, .. drafts]}), lag, ride.
+
+    Sources that have no entry in "draft" or "lag" cost nothing there; lag is {source: a token's}.
+
+    Raises:
+        ValueError: a file that is no cost table.
+    """
+    try:
+        said = json.loads(Path(path).read_text(encoding="utf-8"))
+        windows, verify = tuple(map(int, said["windows"])), np.asarray(said["verify"], np.float32)
+        draft = np.zeros((len(names), windows[-1]), np.float32)
+        for name, each in said.get("draft", {}).items():
+            draft[names.index(name)] = each[: windows[-1]]
+        lag = np.asarray([float(said.get("lag", {}).get(name, 0)) for name in names], np.float32)
+        prices = Prices(verify, draft, lag, np.float32(said.get("ride", 0)))
+    except (OSError, KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{path} is no cost table of the sources {', '.join(names)} ({error})") from None
+    if not all(np.all(np.isfinite(each) & (each >= 0)) for each in prices) or not np.all(verify > 0):
+        raise ValueError(f"{path} holds a time that is negative or not finite, or a round of none; measure again")
+    return windows, prices
+
+
+def _table(
+    records: Sequence[Record], info: Info, players: Mapping[str, Any], options: Options, starts: Sequence[int]
+) -> dict[str, Any]:
+    costs, windows = info.costs, info.windows
+    plain = float(np.asarray(costs.verify)[0])
+    best = oracle(records, costs, windows=windows)
+    (source, lookahead), fixed = best_fixed(records, costs, windows=windows)
+    try:
+        rule = replay(*selector_by_name(RULE, info), records, costs, windows=windows)
+    except ValueError:  # nothing to look up, or no model
+        rule = replay(*selector_by_name("rule", info), records, costs, windows=windows)
+
+    def said(played: Replayed) -> dict[str, Any]:
+        return {
+            "rate": played.rate * plain,
+            "share": share_of_gap(played.rate, rule.rate, best.rate),
+            "categories": {name: rate * plain for name, rate in played.by_category().items()},
+            "rounds": played.by_source(),
+        }
+
+    shown = {}
+    for name, (selector, params) in players.items():
+        played = replay(selector, params, records, costs, windows=windows, fresh=options.fresh)
+        shown[name] = said(played)
+        if starts:
+            shown[name]["shifts"] = recoveries(played.text(0), records[0], costs, starts, windows=windows)
+    return {
+        "selectors": shown,
+        "bounds": {
+            "plain": said(always(records, costs, 0, 0, windows=windows)),
+            "best fixed": said(fixed) | {"choice": f"{info.pool.names[source]}:{lookahead}"},
+            "oracle": said(best),
+            "optimum": said(optimum(records, costs, windows=windows)),
+        },
+    }
+
+
+def regret(options: Options, *, plot: str | None = None) -> dict[str, Any]:
+    """Every selector's regret on every made-up process (`jaxspec.bench.processes`), under the first draft step.
+
+    Args:
+        plot: .png to draw it in.
+
+    Raises:
+        ValueError: no such costs or selector, or a plot without matplotlib.
+    """
+    if plot is not None and find_spec("matplotlib") is None:
+        raise ValueError("the plot needs matplotlib, which is missing; pip install jaxspec-decode[bench]")
+    if options.tokens < 2:
+        raise ValueError(f"tokens is {options.tokens}; made-up texts have 2 or more")
+    made = [kind(options.tokens, seed=options.seed) for kind in processes.KINDS]
+    (_, info), *_ = scenes_of(options, [process.record for process in made])
+    players = {name: selector_by_name(name, info) for name in options.select}
+    reports = [processes.regrets(process, players, info.costs, windows=info.windows) for process in made]
+    if plot is not None:
+        plot_regrets(reports, plot)
+    return {"options": dataclasses.asdict(options), "processes": reports}
+
+
+def tables(report: Mapping[str, Any]) -> list[Table]:
+    """As a person reads it: selectors by draft step, then by category at each draft step; or by process."""
+    if "processes" in report:
+        return [_by_process(report["processes"])]
+    columns = report["tables"]
+    out = Table(title="tokens in the time of a plain step; share of the gap between the field's rule and the oracle")
+    out.add_column("", overflow="fold")
+    for column in columns:
+        out.add_column(_head(column), justify="right", no_wrap=True)
+    rows = [(kind, name) for kind in ("selectors", "bounds") for name in columns[0][kind]]
+    for kind, name in rows:
+        cells = [column[kind][name] for column in columns]
+        out.add_row(name, *(f"{cell['rate']:.2f} ({cell['share']:.0%})" for cell in cells))
+    return [out, *(_by_category(column) for column in columns), *_shifts(columns)]
+
+
+def _by_process(reports: Sequence[Mapping[str, Any]]) -> Table:
+    """Rates, and in brackets what a selector has cost beyond the best fixed choice."""
+    out = Table(title="tokens a unit of cost; in brackets the regret against the best fixed choice")
+    names = list(reports[0]["players"])
+    for name in ("process", *names, "best fixed", "oracle"):
+        out.add_column(name, overflow="fold")
+    for report in reports:
+        each = (report["players"][name] for name in names)
+        cells = (f"{player['rate']:.2f} ({player['regret_to_best_fixed'][-1]:.0f})" for player in each)
+        best = report["best_fixed"]
+        out.add_row(report["process"], *cells, f"{best['rate']:.2f} {best['choice']}", f"{report['oracle_rate']:.2f}")
+    return out
+
+
+def _head(column: Mapping[str, Any]) -> str:
+    return "measured" if column["draft_step"] is None else f"draft step {column['draft_step']:.3g}"
+
+
+def _by_category(column: Mapping[str, Any]) -> Table:
+    rows = {**column["selectors"], **column["bounds"]}
+    out = Table(title=f"by category, {_head(column)}; best fixed is {column['bounds']['best fixed']['choice']}")
+    out.add_column("category", overflow="fold")
+    for name in rows:
+        out.add_column(name, justify="right", overflow="fold")
+    for category in column["bounds"]["plain"]["categories"]:
+        out.add_row(category, *(f"{row['categories'][category]:.2f}" for row in rows.values()))
+    return out
+
+
+def _shifts(columns: Sequence[Mapping[str, Any]]) -> list[Table]:
+    """Rounds until 95 % of the best fixed choice's rate is regained after each shift."""
+    tables = []
+    for column in columns:
+        shifted = {name: row["shifts"] for name, row in column["selectors"].items() if "shifts" in row}
+        if shifted:
+            out = Table(title=f"rounds until 95 % of the best fixed rate is regained, {_head(column)}")
+            for name in ("from token", "best fixed", *shifted):
+                out.add_column(name, justify="right", overflow="fold")
+            for place, shift in enumerate(next(iter(shifted.values()))):
+                each = (row[place]["rounds"] for row in shifted.values())
+                out.add_row(str(shift["start"]), shift["best"], *("never" if n is None else str(n) for n in each))
+            tables.append(out)
+    return tables
+
+
+__all__ = ["RULE", "Options", "compare", "read", "read_costs", "regret", "scenes_of", "tables"]
