@@ -56,9 +56,7 @@ def run(args: argparse.Namespace) -> None:
         with progress() as told:
             made = record_folder(asked, told)
         return print(f"{len(made)} records of {sum(map(len, made))} tokens are in {args.out}")
-    names = ("traces", "costs", "fresh", "part", "sabotage", "tokens", "seed")
-    lists = {name: tuple(dict.fromkeys(getattr(args, name))) for name in ("draft_step", "select")}
-    asked = Options(order=tuple(args.order), **lists, **{name: getattr(args, name) for name in names})
+    asked = Options(**{each.name: getattr(args, each.name) for each in fields(Options)})
     report = compare(asked) if args.regret is None else regret(asked, plot=args.regret)
     if args.json is not None:
         write_beside(args.json, json.dumps(report, indent=1, allow_nan=False) + "\n")

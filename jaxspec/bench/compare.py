@@ -34,10 +34,10 @@ class Options:
 
     traces: str | None = None  # folder of records, or .jsonl of traces (`jaxspec.bench.traces`); made-up texts if None
     costs: str = "flat"  # one of CURVES, or a .json file of a cost table
-    draft_step: tuple[float, ...] = (1 / 3, 0.1, 0.03)  # plain steps that a model's draft costs; not for a file
-    select: tuple[str, ...] = (RULE, "rule")
+    draft_step: Sequence[float] = (1 / 3, 0.1, 0.03)  # plain steps that a model's draft costs; not for a file
+    select: Sequence[str] = (RULE, "rule")
     fresh: bool = False  # every text with a new state
-    order: tuple[str, ...] = ()  # categories to splice into one text
+    order: Sequence[str] = ()  # categories to splice into one text
     part: int | None = None  # tokens of each part at the most
     sabotage: str | None = None  # SOURCE:PLACE, the position from which a source is always wrong
     tokens: int = 4000  # of made-up texts
