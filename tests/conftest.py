@@ -1,6 +1,11 @@
-"""Every test runs on eight CPU devices, with shapes, dtypes and types checked more strictly than in use."""
+"""Every test runs on eight CPU devices, with shapes, dtypes and types checked more strictly than in use.
+
+Most of the suite's time is compilation of programs that run for a moment, so XLA is asked for little optimisation, but
+for tests that run a real model or read what the compiler of another device makes.
+"""
 
 import gc
+import importlib.metadata
 import os
 import random
 from collections.abc import Callable
@@ -10,6 +15,8 @@ from pathlib import Path
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path.home() / ".cache" / "jaxspec" / "test-compilations"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+if importlib.metadata.version("jaxlib").startswith("0.10."):  # the older emitters, gone later: half the time to compile
+    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 
 import beartype
 import jax
@@ -28,6 +35,18 @@ def check_function(function: Callable, *args, **kwargs) -> Callable:
 
 
 jaxtyping.install_import_hook("jaxspec", f"{__name__}.check_function")
+
+
+OPTIMISED = ("model", "qwen", "aot")
+"""Marks of tests for which XLA optimises as it does in use."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item):
+    """Before fixtures of any scope; a test's own children go by the environment."""
+    quick = all(item.get_closest_marker(mark) is None for mark in OPTIMISED)
+    jax.config.update("jax_disable_most_optimizations", quick)
+    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(int(quick))
 
 
 @pytest.fixture(autouse=True)

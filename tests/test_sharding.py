@@ -36,14 +36,6 @@ PROMPTS = [[1, 2, 3, 1, 2], [4], [5] * 9, [6, 7, 6, 7, 6], [8, 9], [10, 11, 12],
 HALF_SAMPLED = warpers(ROWS, temperature=[0, 0, 0, 0, 0.7, 1, 1, 1.3])
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _compile_quickly():
-    """Programs for eight devices that run for a moment: half the time without most of XLA's optimisations."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 @dataclasses.dataclass(frozen=True)
 class Engine:
     setup: decode.Setup

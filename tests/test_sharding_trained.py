@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from jaxspec import decode, sharding
-from tests.decode.quick import compile_quickly  # noqa: F401
 from tests.decode.schedule import always, scheduled, shuffled
 from tests.decode.tiny import model_of
 from tests.decode.trained import NAMES, trained

@@ -20,7 +20,6 @@ from jaxspec.drafts.medusa import medusa
 from jaxspec.models import config_from_hf, parameter_shapes
 from jaxspec.sampling import warpers
 from tests.checkpoint.published import LAYERS, VOCAB, WIDTH, Draft
-from tests.decode.quick import compile_quickly  # noqa: F401
 
 pytestmark = pytest.mark.heavy
 
