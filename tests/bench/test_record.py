@@ -19,7 +19,6 @@ from jaxspec.pipeline import load as load_pipeline
 from jaxspec.select import rule
 from jaxspec.text import Case
 from tests.bench.made import made
-from tests.decode.quick import compile_quickly  # noqa: F401
 
 TINY = Path(__file__).resolve().parents[2] / "checkpoints" / "tiny"
 LM = f"lm:{TINY / 'draft'}"

@@ -7,7 +7,6 @@ import pytest
 
 from jaxspec.bench.record import load
 from scripts.replay import main
-from tests.decode.quick import compile_quickly  # noqa: F401
 from tests.scripts.tiny import TARGET
 
 PROMPTS = [
