@@ -66,8 +66,7 @@ class View(NamedTuple):
     active: RowMask  # rows still being generated
     request: Request
     cache: PyTree  # the target's
-    reach: RowFloats | None = None  # as in `Choice`, for the source that drafts
-    trust: Float[Array, "B Q"] | None = None
+    stop: "Stop | None" = None  # as in `Choice`, for the source that drafts
 
 
 class Proposal(NamedTuple):
@@ -101,6 +100,7 @@ class Signals(NamedTuple):
     length: Rows | None = None  # known tokens
     seen: Seen | None = None
     steering: Steering | None = None
+    token_class: Rows | None = None  # int32, class of the last token (`jaxspec.text.classes`); -1 unknown
 
 
 class Choice(NamedTuple):
@@ -108,9 +108,19 @@ class Choice(NamedTuple):
 
     source: Rows  # int32, index into the setup's sources
     lookahead: Rows  # int32
-    reach: RowFloats | None = None  # a model draft goes on while its chain is at least so probable; None: it goes on
-    trust: Float[Array, "B Q"] | None = None  # chance that a draft is taken, by its confidence in Q equal steps
+    stop: "Stop | None" = None  # when a model draft stops by itself; None: it takes its whole lookahead
+    tail: Rows | None = None  # int32, index of the FREE source that goes on where the drafts end; 0 without one
+    tail_lookahead: Rows | None = None  # int32, drafts of the tail
     told: dict[str, Array] | None = None  # what the selector expected, [B] or [B, N], for people to look at
+
+
+class Stop(NamedTuple):
+    """When a model draft is not worth its next step (`jaxspec.sampling.confidence.goes_on`); float32."""
+
+    intercept: RowFloats  # of the log-odds that the target takes a draft,
+    slope: RowFloats  # by the log-odds of the draft's own confidence in it (`jaxspec.sampling.confidence.trusted`)
+    base: RowFloats  # time of the round without drafts
+    step: RowFloats  # time of each draft, its place in the window included
 
 
 class Verdict(NamedTuple):
@@ -135,6 +145,7 @@ class Feedback(NamedTuple):
     known: Bool[Array, "B N A"]
     chance: Float[Array, "B N A"]  # float32, probability that the target takes the draft where that is known, else 0
     confidence: Float[Array, "B N A"]  # float32, the source's own
+    drawn: Int[Array, "B N"]  # drafts that were at hand: as offered by free sources, drawn by the one that ran, else 0
     emitted: Rows  # tokens of the round; 0 for finished rows
 
 
@@ -215,7 +226,6 @@ class DraftSource(NamedTuple):
     absorb: Absorb | None = None  # called for every token of prompt and output, once; None without taps
     most: int | None = None  # drafts it can give a round, whatever is asked; None without limit
     branch: Branch | None = None  # nodes that ride in the target's window; one source a setup may have them
-    law: bool = False  # FREE sources: whether Proposal.confidence is the probability of each draft
 
 
 class Selector(NamedTuple):
@@ -227,6 +237,7 @@ class Selector(NamedTuple):
     update: Any  # (params, state, Signals, Choice, Proposal, Verdict, Feedback) -> state
     feedback: bool = False  # whether `update` reads the feedback and nothing else of the round; where not, it is None
     certainty: bool = False  # whether `choose` reads the target's certainty in Signals.seen, which costs a pass over V
+    tail: Any = None  # (params, state, Signals, Choice, Proposal) -> Choice with a tail; see `jaxspec.drafts.tails`
     clusters: int = 0  # text clusters that Signals.seen.domain counts; then params.clusters holds [clusters, D] float32
 
 
@@ -291,6 +302,7 @@ __all__ = [
     "Setup",
     "Signals",
     "Steering",
+    "Stop",
     "Verdict",
     "View",
 ]

@@ -22,7 +22,7 @@ from jaxspec.bench.prices import Priced, Prices, priced
 from jaxspec.bench.record import Pool, Record, Tape, pool_of, stack
 from jaxspec.contracts import FREE, Choice, Feedback, Proposal, Seen, Selector, Signals, Steering, Verdict
 from jaxspec.drafts.bank import settle
-from jaxspec.drafts.draw import trusted_chance
+from jaxspec.sampling.confidence import goes_on, trusted
 from jaxspec.typing import PyTree
 
 
@@ -151,7 +151,9 @@ def play(
         signals = _signals(pool, tape, place, at, jnp.where(lags, missed, 0))
         asked = selector.choose(params, state, signals)
         choice = _stopped(pool, place, settle(asked, signals))
+        choice, more = _continued(selector, pool, params, state, tape, place, at, choice)
         accepted = jnp.minimum(_taken(place.run, choice.source), choice.lookahead)
+        accepted += jnp.where(accepted == choice.lookahead, more, 0)
         emitted = jnp.minimum(accepted + 1, tape.length - at)
         cost = _charge(pool, prices, signals, asked, choice)
         feedback = _feedback(pool, place, signals, choice, emitted)
@@ -211,19 +213,58 @@ def neutral(sources: int) -> Steering:
 
 
 def _stopped(pool: Pool, place: _Place, choice: Choice) -> Choice:
-    """The choice with the drafts that a model source draws before its chain falls under the choice's reach."""
-    if choice.reach is None:
+    """The choice with the drafts that a model source draws before one more is not worth its time."""
+    if choice.stop is None:
         return choice
     own = jnp.take_along_axis(place.confidence, choice.source[:, None, None], axis=1)[:, 0]
-    chain = jnp.cumprod(trusted_chance(own, choice.trust), axis=1)
-    drawn = 1 + jnp.sum(jnp.cumprod((chain >= choice.reach[:, None]).astype(jnp.int32), axis=1), axis=1)
+    chain = jnp.cumprod(trusted(own, choice.stop.intercept, choice.stop.slope), axis=1)
+    drafts = jnp.arange(1, own.shape[1] + 1, dtype=jnp.float32)[None, :]
+    base, step = choice.stop.base[:, None], choice.stop.step[:, None]
+    on = goes_on(chain, 1 + jnp.cumsum(chain, axis=1), drafts, base, step)
+    drawn = 1 + jnp.sum(jnp.cumprod(on.astype(jnp.int32), axis=1), axis=1)
     free = jnp.take_along_axis(_free(pool), choice.source[:, None], axis=1)[:, 0]
     return choice._replace(lookahead=jnp.where(free, choice.lookahead, jnp.minimum(choice.lookahead, drawn)))
 
 
+UNKNOWN = (2, 8)
+"""Match and drafts of a free source after drafts that the text does not follow: what it says there is not known."""
+
+
+def _continued(
+    selector: Selector, pool: Pool, params: PyTree, state: PyTree, tape: Tape, place: _Place, at: Array, choice: Choice
+) -> tuple[Choice, Array]:
+    """The choice with the tail that the selector wants, and how many of its drafts are right if the head is."""
+    zeros = jnp.zeros_like(choice.source)
+    choice = choice._replace(tail=zeros, tail_lookahead=zeros)
+    if selector.tail is None:
+        return choice, zeros
+    end = at + choice.lookahead[0]
+    known = (_taken(place.run, choice.source) >= choice.lookahead) & (end < tape.length)
+    there = _look(tape, jnp.minimum(end, tape.length - 1))
+    tails = _free(pool) & (jnp.arange(len(pool.names)) != (pool.carrier or 0))[None, :]
+    left = jnp.clip(tape.limit - end - 1, 0, tape.confidence.shape[-1] - choice.lookahead)[:, None]
+    offered = jnp.where(
+        known[:, None], there.offered, jnp.where(jnp.arange(len(pool.names)) > 0, UNKNOWN[1], 0)[None, :]
+    )
+    ahead = there._replace(
+        offered=jnp.where(tails, jnp.minimum(offered, left), 0),
+        match=jnp.where(known[:, None], there.match, UNKNOWN[0]),
+    )
+    signals = _signals(pool, tape, ahead, end, jnp.zeros_like(ahead.offered))
+    picked = selector.tail(params, state, signals, choice, _proposal(place, choice))
+    costly = ~jnp.take_along_axis(_free(pool), choice.source[:, None], axis=1)[:, 0]
+    most = jnp.where(costly & (choice.lookahead > 0), _taken(ahead.offered, picked.tail), 0)
+    length = jnp.clip(picked.tail_lookahead, 0, most)
+    right = jnp.where(known, _taken(there.run, picked.tail), 0)
+    return choice._replace(tail=jnp.where(length > 0, picked.tail, 0), tail_lookahead=length), jnp.minimum(
+        right, length
+    )
+
+
 def _charge(pool: Pool, prices: Prices, signals: Signals, asked: Choice, choice: Choice) -> Array:
     """Cost of the round [1]. The branch rides where its source is asked, offered or not (`jaxspec.drafts.bank`)."""
-    cost = prices.verify[choice.lookahead] + prices.draft[choice.source, choice.lookahead]
+    tail = 0 if choice.tail_lookahead is None else choice.tail_lookahead
+    cost = prices.verify[choice.lookahead + tail] + prices.draft[choice.source, choice.lookahead]
     cost = cost + prices.lag[choice.source] * _taken(signals.lag, choice.source).astype(jnp.float32)
     if pool.carrier is None:
         return cost
@@ -237,7 +278,8 @@ def _feedback(pool: Pool, place: _Place, signals: Signals, choice: Choice, emitt
     depth = jnp.arange(place.confidence.shape[-1])[None, None, :]
     known = (depth < count) & (depth <= place.run[..., None]) & (depth < emitted[:, None, None])
     right = known & (depth < place.run[..., None])
-    return Feedback(known, right.astype(jnp.float32), jnp.where(depth < count, place.confidence, 1.0), emitted)
+    confidence = jnp.where(depth < count, place.confidence, 1.0)
+    return Feedback(known, right.astype(jnp.float32), confidence, count[..., 0], emitted)
 
 
 def _proposal(place: _Place, choice: Choice) -> Proposal:

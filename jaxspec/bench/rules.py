@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jaxspec.bench.prices import Priced
 from jaxspec.bench.record import Pool
 from jaxspec.contracts import FREE, MODEL, Choice, Selector, Signals
-from jaxspec.select import fixed, rule
+from jaxspec.select import Kinds, SelectorParams, fixed, goodput, no_prior, rule
+from jaxspec.select.cost import CostTable
 from jaxspec.typing import PyTree
 
 
@@ -25,7 +26,7 @@ def selector_by_name(name: str, info: Info) -> tuple[Selector, PyTree]:
     """A selector for a pool, and its parameters.
 
     Args:
-        name: "rule" (the engine's), "field" (`lookup_else_model`), "fixed:SOURCE:K", or "fixed:none".
+        name: "goodput", "rule" (the engine's), "field" (`lookup_else_model`), "fixed:SOURCE:K", or "fixed:none".
 
     Raises:
         ValueError: a name that no selector has, or that this pool has no sources for.
@@ -40,6 +41,13 @@ def selector_by_name(name: str, info: Info) -> tuple[Selector, PyTree]:
         if not (free and models):
             raise ValueError(f"select 'field' needs a free source and a model; the records have {pool.names}")
         return lookup_else_model(free[0], models[0]), ()
+    if name == "goodput":
+        kinds = Kinds(pool.names, tuple(kind == MODEL for kind in pool.costs), pool.carrier or 0, 0, info.windows)
+        costs = info.costs
+        cost = CostTable(
+            *(jnp.asarray(each, jnp.float32) for each in (costs.verify, costs.draft, costs.lag, costs.ride))
+        )
+        return goodput(kinds), SelectorParams(cost, no_prior(kinds))
     kind, _, rest = name.partition(":")
     source, _, drafts = rest.rpartition(":")
     if kind == "fixed" and rest == "none":
@@ -47,7 +55,7 @@ def selector_by_name(name: str, info: Info) -> tuple[Selector, PyTree]:
     if kind == "fixed" and source in pool.names and drafts.isdecimal() and int(drafts) <= info.depth:
         return fixed(pool.index(source), int(drafts)), ()
     raise ValueError(
-        f"select {name!r} is unknown; choose rule, field or fixed:SOURCE:K "
+        f"select {name!r} is unknown; choose goodput, rule, field or fixed:SOURCE:K "
         f"with SOURCE among {', '.join(pool.names)} and K up to {info.depth}"
     )
 

@@ -56,8 +56,9 @@ def as_record(trace: Mapping[str, Any], *, limit: int | None = None) -> Record:
     count = len(ids)
     offered, right, match = (np.zeros((count, 3), np.int32) for _ in range(3))
     confidence = np.ones((count, 3, FREE_DRAFTS), np.float32)
-    for at, (drafts, matched) in enumerate(lookups(prompt, ids)):
+    for at, (drafts, matched, share) in enumerate(lookups(prompt, ids)):
         offered[at, LOOKUP], match[at, LOOKUP] = len(drafts), matched
+        confidence[at, LOOKUP] = share
         right[at, LOOKUP] = run_length(drafts, len(drafts), ids[at:])
         law = sure[at : at + MODEL_DRAFTS]
         confidence[at, LM, : len(law)] = law
@@ -85,8 +86,10 @@ def as_record(trace: Mapping[str, Any], *, limit: int | None = None) -> Record:
 
 def lookups(
     prompt: np.ndarray, ids: np.ndarray, *, most: int = FREE_DRAFTS, min_match: int = 1, loops: bool = False
-) -> Sequence[tuple[np.ndarray, int]]:
-    """Drafts before each token of `ids`, by the most recent of the longest earlier matches, and the match's length.
+) -> Sequence[tuple[np.ndarray, int, float]]:
+    """Drafts before each token of `ids`, by the most recent of the longest earlier matches (up to MATCH tokens count as
+    longer), the length of that match, and the share of the longest ones that went on as it did,
+    with one more that did not.
 
     Args:
         loops: past the text's end the drafts repeat, as those of `jaxspec.drafts.lookup`; where False they end there.
@@ -102,11 +105,13 @@ def lookups(
             earlier = np.minimum(length[: known - 1], MATCH)
             matched = int(earlier.max(initial=0))
             if matched < max(min_match, 1):
-                found.append((text[:0], 0))
+                found.append((text[:0], 0, 1.0))
                 continue
-            end = int(np.flatnonzero(earlier == matched)[-1])
+            ends = np.flatnonzero(earlier == matched)
+            end = int(ends[-1])
+            share = float(np.sum(text[ends + 1] == text[end + 1]) / (len(ends) + 1))
             at = end + 1 + (np.arange(most) % (known - 1 - end) if loops else np.arange(min(most, known - 1 - end)))
-            found.append((text[at], matched))
+            found.append((text[at], matched, share))
     return found
 
 

@@ -12,6 +12,7 @@ from jaxspec.cache import append
 from jaxspec.contracts import Choice, EngineParams, Feedback, Proposal, Setup, Signals, Verdict, View
 from jaxspec.decode.state import State, look, on_mesh
 from jaxspec.drafts import bank
+from jaxspec.drafts.tails import continued
 from jaxspec.models.windows import in_branch
 from jaxspec.outcome import LENGTH, RUNNING, STOP
 from jaxspec.select.feedback import full_information
@@ -47,12 +48,13 @@ def step(setup: Setup, params: EngineParams, state: State) -> tuple[State, StepI
     rode = bank.riders(setup, view, asked)
     choice = bank.settle(asked, signals)
     sources, caught_up = bank.catch_up(setup, params, view, state.sources, choice)
-    proposal, scratches = bank.propose(setup, params, view, sources, choice, free)
+    head, scratches = bank.propose(setup, params, view, sources, choice, free)
+    proposal, choice = continued(setup, params, view, sources, choice, head, state.selector)
     width = bucket_index(jnp.max(jnp.where(view.active, proposal.count, 0)) + 1, setup.windows)
     carrier = None if setup.carrier is None else sources[setup.carrier]
     judged = _judge(setup, params, view, proposal, choice, scratches, width, jnp.any(rode), carrier)
     verdict, outcome = _emit(view, judged)
-    feedback = full_information(setup, free, proposal, choice, verdict) if setup.selector.feedback else None
+    feedback = full_information(setup, free, head, choice, verdict) if setup.selector.feedback else None
     clusters = params.selector.clusters if setup.selector.clusters else None
     seen, gist = look_back(clusters, state.seen, state.gist, judged.certainty, judged.hidden, view.active)
     tokens, logprobs = _append(state, verdict)
@@ -73,8 +75,11 @@ def step(setup: Setup, params: EngineParams, state: State) -> tuple[State, StepI
             state.counters,
             active=view.active,
             source=choice.source,
-            proposed=proposal.count,
-            accepted=verdict.accepted,
+            proposed=head.count,
+            accepted=jnp.minimum(verdict.accepted, head.count),
+            tail=choice.source if choice.tail is None else choice.tail,
+            tail_proposed=proposal.count - head.count,
+            tail_accepted=jnp.maximum(verdict.accepted - head.count, 0),
             emitted=verdict.count,
             catch_up=caught_up,
             width=width,
@@ -109,7 +114,8 @@ def _judge(
     for index, source in enumerate(setup.sources):
         if source.reuse is None:
             continue
-        everyone = jnp.all((choice.source == index) | ~view.active) & jnp.any(view.active)
+        mine = (choice.source == index) & (choice.tail_lookahead == 0)  # drafting has not run over a tail
+        everyone = jnp.all(mine | ~view.active) & jnp.any(view.active)
         arm = jnp.where(everyone, width + len(arms), arm)
         reuse = source.reuse(scratches[index])
         arms += [

@@ -1,6 +1,7 @@
 """All sources alive at once: free ones propose for every row, a model pass runs only if some row chose it."""
 
 import functools
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -36,32 +37,51 @@ def offer(
     """
     cap = jnp.minimum(view.request.limit - view.length - 1, view.request.max_lookahead)
     cap = jnp.where(view.active, jnp.clip(cap, 0, setup.lookahead), 0)
-    free, offered, match, lag, sure = {}, [], [], [], []
+    free, signals = offered_by(setup, params, view, states, cap, range(len(setup.sources)))
+    lag = [
+        jnp.zeros_like(cap) if source.lag is None else source.lag(state, view)
+        for source, state in zip(setup.sources, states, strict=True)
+    ]
+    return free, signals._replace(lag=jnp.stack(lag, 1), seen=seen)
+
+
+def offered_by(
+    setup: Setup,
+    params: EngineParams,
+    view: View,
+    states: tuple[PyTree, ...],
+    cap: Rows,
+    among: Sequence[int],
+) -> tuple[dict[int, Proposal], Signals]:
+    """Proposals of the free sources in `among`, and what each of these sources could give; the others offer nothing.
+
+    Args:
+        cap: drafts a row may have at the most.
+    """
+    free, offered, match, sure = {}, [], [], []
     for index, (source, state) in enumerate(zip(setup.sources, states, strict=True)):
-        most = cap
+        most = cap if index in among else jnp.zeros_like(cap)
         if source.max_positions is not None:
             # drafts stand at positions length .. length + most - 1
-            most = jnp.clip(source.max_positions - view.length, 0, cap)
+            most = jnp.minimum(most, jnp.maximum(source.max_positions - view.length, 0))
         if source.most is not None:
             most = jnp.minimum(most, source.most)
         if view.request.steering is not None:
             most = jnp.where(view.request.steering.weights[:, index] > 0, most, 0)
-        if source.cost == FREE:
+        if source.cost == FREE and index in among:
             free[index], _ = source.propose(params, view, state, most)
             most = jnp.minimum(free[index].count, most)
         offered.append(most)
         match.append(free[index].match if index in free else jnp.zeros_like(cap))
-        lag.append(jnp.zeros_like(cap) if source.lag is None else source.lag(state, view))
         first = free[index].confidence[:, :1] if index in free else jnp.ones((len(cap), 0), jnp.float32)
         sure.append(jnp.min(first, axis=1, initial=1.0, where=(most > 0)[:, None]))
     signals = Signals(
         offered=jnp.stack(offered, 1),
         match=jnp.stack(match, 1),
-        lag=jnp.stack(lag, 1),
+        lag=jnp.zeros((len(cap), len(setup.sources)), jnp.int32),
         active=view.active,
         confidence=jnp.stack(sure, 1),
         length=view.length,
-        seen=seen,
         steering=view.request.steering,
     )
     return free, signals
@@ -118,7 +138,7 @@ def propose(
     One `lax.switch` over the model sources, repeated while a row waits for one: a round in which all rows agree runs
     one branch, a round without a model draft runs none.
     """
-    view = view._replace(reach=choice.reach, trust=choice.trust)
+    view = view._replace(stop=choice.stop)
     models = [i for i, source in enumerate(setup.sources) if source.cost == MODEL]
     wanted = {i: jnp.where(choice.source == i, choice.lookahead, 0) for i in models}
     runs = [functools.partial(setup.sources[i].propose, params, view, states[i], wanted[i]) for i in models]

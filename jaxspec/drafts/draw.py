@@ -7,11 +7,11 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 from jaxspec.contracts import EngineParams, Proposal, View
 from jaxspec.drafts.none import empty_proposal
 from jaxspec.sampling import Purpose, argmax, gumbel, pick, warp
+from jaxspec.sampling.confidence import goes_on, trusted
 from jaxspec.typing import RowFloats, RowMask, Rows
 
 Take = Callable[["Drawing", jax.Array, jax.Array], "Drawing"]
@@ -24,6 +24,7 @@ class Drawing(NamedTuple):
     proposal: Proposal
     alive: RowMask
     chain: RowFloats  # chance that the target takes all drafts so far, by the confidence that the draft had in each
+    tokens: RowFloats  # expected of the round with the drafts so far
 
 
 def own_params(params: EngineParams, name: str) -> Any:
@@ -59,8 +60,8 @@ def begin(made: Made, view: View, lookahead: Rows) -> tuple[Drawing, Take]:
     proposal = empty_proposal(view.length.shape[0], made.lookahead)
     if made.verify == "rejection":
         proposal = proposal._replace(q_log=jnp.zeros((*proposal.tokens.shape, made.vocab_width), jnp.float32))
-    chain = jnp.ones(len(view.length), jnp.float32)
-    begun = Drawing(proposal._replace(sampled=samples(view)), (lookahead > 0) & view.active, chain)
+    one = jnp.ones(len(view.length), jnp.float32)
+    begun = Drawing(proposal._replace(sampled=samples(view)), (lookahead > 0) & view.active, one, one)
     sizes = {"coupled": made.verify == "coupled", "vocab": made.vocab_size, "width": made.vocab_width}
     return begun, functools.partial(draw, view=view, lookahead=lookahead, **sizes)
 
@@ -84,8 +85,8 @@ def draw(
     """Draw draft number `depth` (0-based) from the draft's logits [B, Vq].
 
     A row stops before this draft when the largest probability of its law is under the row's threshold, and after it
-    when the chain so far is less probable than the selector's reach: decided from the laws alone, never by the token
-    that was drawn from one, so that the law of the output stays exact.
+    when one more is not worth its time (`View.stop`): decided from the laws alone, never by the token that was drawn
+    from one, so that the law of the output stays exact.
 
     Args:
         coupled: draw with the noise of the token's own position, as the target will.
@@ -113,8 +114,11 @@ def draw(
     token, top, law = jax.lax.cond(jnp.any(heat > 0), sampled, greedy)
     top = jnp.where(heat[:, None] > 0, top, _top(logits))
     drawn = drawing.alive & (depth < lookahead) & (top[:, 0] >= request.draft_confidence)
-    chain = drawing.chain * trusted_chance(top, view.trust)[:, 0]
-    alive = drawn if view.reach is None else drawn & (chain >= view.reach)
+    alive, chain, tokens = drawn, drawing.chain, drawing.tokens
+    if view.stop is not None:
+        chain = chain * trusted(top, view.stop.intercept, view.stop.slope)[:, 0]
+        tokens = tokens + chain
+        alive = drawn & goes_on(chain, tokens, depth + 1.0, view.stop.base, view.stop.step)
     put = jax.lax.dynamic_update_slice_in_dim
     proposal = proposal._replace(
         tokens=put(proposal.tokens, token.astype(jnp.int32), depth, 1),
@@ -122,16 +126,7 @@ def draw(
         count=proposal.count + drawn.astype(jnp.int32),
         q_log=None if proposal.q_log is None else put(proposal.q_log, law, depth, 1),
     )
-    return Drawing(proposal, alive, chain)
-
-
-def trusted_chance(confidence: Float[Array, "B A"], trust: Float[Array, "B Q"] | None) -> Float[Array, "B A"]:
-    """Chance that a draft is taken, by its confidence; the confidence itself where nothing better is known."""
-    if trust is None:
-        return confidence
-    levels = trust.shape[1]
-    at = jnp.clip(jnp.floor(confidence * levels), 0, levels - 1).astype(jnp.int32)
-    return jnp.take_along_axis(trust, at, axis=1)
+    return Drawing(proposal, alive, chain, tokens)
 
 
 def _top(logits: jax.Array) -> jax.Array:

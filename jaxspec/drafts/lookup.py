@@ -4,14 +4,14 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
 from jaxspec.contracts import FREE, DraftSource, EngineParams, Proposal, View
 from jaxspec.typing import PyTree, Rows
 
 
 @functools.lru_cache(maxsize=64)
-def lookup(*, max_match: int = 6, min_match: int = 2, lookahead: int) -> DraftSource:
+def lookup(*, max_match: int = 16, min_match: int = 2, lookahead: int) -> DraftSource:
     """Draft the continuation of the most recent of the longest earlier matches of the text's end.
 
     Args:
@@ -34,7 +34,7 @@ def lookup(*, max_match: int = 6, min_match: int = 2, lookahead: int) -> DraftSo
     def propose(params: EngineParams, view: View, state: PyTree, lookahead: Rows) -> tuple[Proposal, PyTree]:
         del params, state
         rows = view.length.shape[0]
-        end, match = jax.vmap(lambda t, n: longest_match(t, n, max_match))(view.tokens, view.length)
+        end, match, share = jax.vmap(lambda t, n: longest_match(t, n, max_match))(view.tokens, view.length)
         found = match >= min_match
         tokens = jax.vmap(lambda t, n, e: continuation(t, n, e, most))(view.tokens, view.length, end)
         proposal = Proposal(
@@ -43,7 +43,7 @@ def lookup(*, max_match: int = 6, min_match: int = 2, lookahead: int) -> DraftSo
             q_log=None,
             sampled=jnp.zeros(rows, bool),
             match=jnp.where(found, match, 0),
-            confidence=jnp.ones((rows, most), jnp.float32),
+            confidence=jnp.where(found[:, None], jnp.broadcast_to(share[:, None], (rows, most)), 1.0),
         )
         return proposal, ()
 
@@ -56,10 +56,13 @@ def lookup(*, max_match: int = 6, min_match: int = 2, lookahead: int) -> DraftSo
     )
 
 
-def longest_match(tokens: Int[Array, "S"], length: Int[Array, ""], most: int) -> tuple[Int[Array, ""], Int[Array, ""]]:
-    """Last index of the most recent of the longest earlier matches of the text's end, and its length (up to `most`).
+def longest_match(
+    tokens: Int[Array, "S"], length: Int[Array, ""], most: int
+) -> tuple[Int[Array, ""], Int[Array, ""], Float[Array, ""]]:
+    """Last index of the most recent of the longest earlier matches of the text's end, its length (up to `most`), and
+    the share of the equally long ones that went on as it did, with one more that did not, float32.
 
-    tokens  a b c x a b c, length 7: the suffix "a b c" ends at index 2 too  ->  (2, 3)
+    tokens  a b c x a b c, length 7: the suffix "a b c" ends at index 2 too  ->  (2, 3, 0.5)
     """
     index = jnp.arange(tokens.shape[0], dtype=jnp.int32)
     alive = index < length - 1
@@ -70,7 +73,10 @@ def longest_match(tokens: Int[Array, "S"], length: Int[Array, ""], most: int) ->
         alive = alive & (index >= back) & (jnp.roll(tokens, back) == wanted)
         match = match + alive.astype(jnp.int32)
     best = jnp.argmax(match * tokens.shape[0] + index)
-    return best.astype(jnp.int32), match[best]
+    longest = (match == match[best]) & (index < length - 1)
+    same = longest & (jnp.roll(tokens, -1) == tokens[jnp.minimum(best + 1, tokens.shape[0] - 1)])
+    share = jnp.sum(same) / (jnp.sum(longest) + 1)
+    return best.astype(jnp.int32), match[best], share.astype(jnp.float32)
 
 
 def continuation(tokens: Int[Array, "S"], length: Int[Array, ""], end: Int[Array, ""], count: int) -> Int[Array, "A"]:

@@ -59,7 +59,6 @@ def ngram(*, name: str = NAME, threshold: float = 0.5, lookahead: int) -> DraftS
     return DraftSource(
         name=name,
         cost=FREE,
-        law=True,
         init=lambda rows, capacity, dtype: (),
         propose=functools.partial(_propose, name, threshold, lookahead),
         observe=lambda state, scratch, view, ran, verdict: state,

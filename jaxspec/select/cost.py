@@ -4,10 +4,9 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from jaxspec.contracts import Setup
-from jaxspec.typing import RowMask
+from jaxspec.contracts import Setup, Signals
 
 
 class CostTable(NamedTuple):
@@ -77,19 +76,10 @@ def loaded(verify: Float[Array, "Z"], windows: tuple[int, ...], load: Float[Arra
     return (1 - load) * verify + load * jnp.maximum(verify, dear)
 
 
-def price(
-    costs: CostTable, windows: tuple[int, ...], load: Float[Array, ""], lag: Int[Array, "B N"], active: RowMask
-) -> Float[Array, "N A+1"]:
-    """Cost of a round whose one model source is n and whose longest row has k drafts; column 0 is plain decoding.
-
-    Sources that cost no model pass have the price of their window alone.
-    """
-    draft = costs.draft
-    at = widths_of(windows, draft.shape[1] - 1)
-    waiting = jnp.max(jnp.where(active[:, None], lag, 0), axis=0).astype(jnp.float32)  # rows catch up together
-    extra = draft + (costs.lag * waiting)[:, None]
-    some = (jnp.arange(draft.shape[1]) > 0).astype(jnp.float32)
-    return loaded(costs.verify, windows, load)[at][None, :] + extra * some[None, :]
+def by_drafts(costs: CostTable, signals: Signals, windows: tuple[int, ...]) -> Float[Array, "A+1"]:
+    """Cost of a window by the drafts in it, at the load of the row that is most loaded; 0 drafts are a plain step."""
+    load = jnp.float32(0) if signals.steering is None else jnp.max(jnp.where(signals.active, signals.steering.load, 0))
+    return loaded(costs.verify, windows, load)[widths_of(windows, windows[-1] - 1)]
 
 
-__all__ = ["CostTable", "check_costs", "guess", "loaded", "price", "widths_of"]
+__all__ = ["CostTable", "by_drafts", "check_costs", "guess", "loaded", "widths_of"]

@@ -17,7 +17,7 @@ def full_information(
 
     Args:
         free: by index, as offered, before any choice cut them.
-        drafted: what the rows asked of the sources that they chose.
+        drafted: what the rows asked of the sources that they chose, without a tail.
     """
     rows, depth = drafted.tokens.shape
     tokens, count, confidence = [], [], []
@@ -34,7 +34,8 @@ def full_information(
             confidence.append(offered.confidence)
     emitted = jnp.broadcast_to(verdict.emitted[:, None, :depth], (rows, len(tokens), depth))
     known, right = censor(jnp.stack(tokens, 1), jnp.stack(count, 1), emitted, verdict.count)
-    return Feedback(known, right.astype(jnp.float32), jnp.stack(confidence, 1), verdict.count)
+    drawn = jnp.where(verdict.count[:, None] > 0, jnp.stack(count, 1), 0)
+    return Feedback(known, right.astype(jnp.float32), jnp.stack(confidence, 1), drawn, verdict.count)
 
 
 def censor(

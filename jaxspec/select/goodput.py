@@ -1,56 +1,40 @@
 """Goodput: the source and lookahead that give the most expected tokens for the expected time, here and now.
 
-    paid source m (none, or one that costs a model pass)      rows may take m, or any free source,
-    longest lookahead K = 0 .. A                              with at most K drafts each
+    entries of the table                                    expected tokens                      expected time
+    no paid source, longest lookahead K = 0 .. A            best free source of each row         window K
+    the source whose branch rides, K = 0 .. A               likewise                             window K, the branch
+    a source that costs a pass                              its chain, where it stops, its tail  its drafts, window, lag
 
-    rate(m, K) = sum over rows of E[tokens | best source, K] / cost(m, K)          the step takes the best (m, K)
+    rate = sum over rows of expected tokens / expected time          the step takes the best entry
 
-Lookahead 0 is one of the entries, so plain decoding wins where nothing pays. All rows of a step share its cost: with
+Lookahead 0 is one of the entries, so plain decoding wins where nothing pays. All rows of a step share its time: with
 many rows a wide window is dear, and the lookahead falls by itself.
 """
 
-import dataclasses
 import functools
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from jaxspec.contracts import FREE, Choice, DraftSource, Feedback, Selector, Signals
-from jaxspec.select.belief import Belief, Prior, context, expected, learn, no_belief, no_prior, trusted
-from jaxspec.select.cost import CostTable, guess, price
+from jaxspec.contracts import Choice, Feedback, Proposal, Selector, Signals, Stop
+from jaxspec.sampling.confidence import ODDS, odds, trusted
+from jaxspec.select import logistic
+from jaxspec.select.cost import CostTable, guess
+from jaxspec.select.features import WIDTH, features, naive_weights
+from jaxspec.select.kinds import Kinds
+from jaxspec.select.logistic import Lean, Model
+from jaxspec.select.plan import Plan, Table, free_tokens, pick, table_of, tail_of
 from jaxspec.typing import PyTree, Rows
 
 
-@dataclasses.dataclass(frozen=True)
-class Kinds:
-    """What a selector knows of the setup's sources, source 0 being "none". Static."""
+class Prior(NamedTuple):
+    """What is known before the first round, from training (`scripts/train_router.py`) or from earlier calls."""
 
-    names: tuple[str, ...]
-    paid: tuple[bool, ...]  # costs a model pass, or a branch in the window
-    by_match: tuple[bool, ...]  # its context is the length that it matched
-    by_law: tuple[bool, ...]  # its context is its first draft's probability
-    carrier: int  # index of the source whose branch rides in the window; 0 without one
-    nodes: int  # of that branch
-    windows: tuple[int, ...]
-    lookahead: int
-
-
-def kinds_of(sources: tuple[DraftSource, ...], windows: tuple[int, ...]) -> Kinds:
-    """Of a setup's sources."""
-    free = [source.cost == FREE for source in sources]
-    branches = [i for i, source in enumerate(sources) if source.branch is not None]
-    branch = sources[branches[0]].branch if branches else None
-    return Kinds(
-        names=tuple(source.name for source in sources),
-        paid=tuple(not f or i in branches for i, f in enumerate(free)),
-        by_match=tuple(f and not source.law for f, source in zip(free, sources, strict=True)),
-        by_law=tuple(f and source.law for f, source in zip(free, sources, strict=True)),
-        carrier=branches[0] if branches else 0,
-        nodes=0 if branch is None else len(branch.parents) - 1,
-        windows=windows,
-        lookahead=windows[-1] - 1,
-    )
+    takes: Model  # [N, F] whether the target takes a draft; for paid sources: whether it is drawn, and taken
+    draws: Model  # [N, F] whether a paid source goes on to draw a draft
+    trust: Model  # [N, 2] what a paid source's confidence means
+    tried: Float[Array, "N"]  # rounds in which a source was run
 
 
 class SelectorParams(NamedTuple):
@@ -59,144 +43,173 @@ class SelectorParams(NamedTuple):
     cost: CostTable
     prior: Prior
     clusters: Float[Array, "C D"] | None = None
+    classes: Array | None = None  # int8 [V], class of each token
 
 
 class Goodput(NamedTuple):
-    """What evolves."""
+    """What evolves. The models hold what all rows have learnt beyond the prior; leans are a row's own."""
 
-    belief: Belief
-    asked: Float[Array, "B N"]  # rounds in which the row took the source
-    rounds: Rows
+    takes: Model
+    draws: Model
+    trust: Model
+    leans: tuple[Lean, Lean, Lean]
+    tried: Float[Array, "N"]
+    tails: Float[Array, "N 3"]  # of paid sources: tail drafts taken, given, and rounds, older ones counting less
+    rounds: Float[Array, ""]
+
+
+def no_prior(kinds: Kinds) -> Prior:
+    """Nothing known."""
+    free = tuple(not paid for paid in kinds.passes)
+    naive = jnp.asarray(naive_weights(free))
+    plain = jnp.broadcast_to(jnp.asarray([0.0, ODDS], jnp.float32), (len(free), 2))
+    takes, trust = logistic.fresh(naive), logistic.fresh(plain)
+    return Prior(takes, takes, trust, jnp.zeros(len(free), jnp.float32))
 
 
 @functools.lru_cache(maxsize=256)
-def goodput(kinds: Kinds, *, optimism: float = 0.1, forget: float = 0.99) -> Selector:
-    """Maximise expected tokens over expected time; see the module.
+def goodput(kinds: Kinds, *, optimism: float = 0.05, tails: bool = True, stops: bool = True) -> Selector:
+    """Maximise expected tokens over expected time; see the module. Its parameters are `SelectorParams`, or () to guess.
 
     Args:
-        optimism: how far the estimate of a source that is paid for is raised while it was tried little, times
-            sqrt(log(1 + rounds) / (1 + rounds it was tried)), so that it is tried at a rate that decays. Static.
-        forget: what an observation is worth after the next one of its cell; 0.99 remembers about a hundred. Static.
+        optimism: how far the chances of a source that is paid for are raised while it was tried little, times
+            sqrt(log(1 + rounds) / (1 + rounds it was tried)): it is tried again at a rate that decays. Static.
+        tails: let a free source go on where a model draft stops. Static.
+        stops: let a model draft stop by itself where its chain is not worth the next step. Static.
     """
-    sources, depths = len(kinds.names), kinds.lookahead
-    guessed = SelectorParams(guess(kinds.paid, kinds.nodes, kinds.windows), no_prior(sources, depths))
+    sources = len(kinds.names)
+
+    def given(params: PyTree) -> SelectorParams:
+        return params or SelectorParams(guess(kinds.passes, kinds.nodes, kinds.windows), no_prior(kinds))
 
     def init(rows: int, _: int) -> Goodput:
-        return Goodput(no_belief(rows, sources, depths), jnp.zeros((rows, sources), jnp.float32), _zeros(rows))
+        lean = logistic.no_lean(rows, sources)
+        zeros = lambda width: jnp.zeros((sources, width), jnp.float32)  # noqa: E731
+        wide, narrow = Model(zeros(WIDTH), zeros(WIDTH)), Model(zeros(2), zeros(2))
+        return Goodput(wide, wide, narrow, (lean, lean, lean), zeros(1)[:, 0], zeros(3), jnp.float32(0))
 
     def choose(params: PyTree, state: Goodput, signals: Signals) -> Choice:
-        params = params or guessed
-        bins = context(signals, kinds.by_match, kinds.by_law)
-        chance, _ = expected(state.belief, params.prior, bins, kinds.by_match)
-        chance = jnp.minimum(chance + _bonus(state, kinds.paid, optimism)[None, :, None], 1.0)
-        tokens = expected_tokens(chance, signals, kinds)
-        return plan(params, tokens, trusted(state.belief, params.prior), signals, kinds)
+        known = given(params)
+        x = features(signals, kinds.lookahead, kinds.free)
+        raised = _bonus(state, known.prior, kinds, optimism)
+        chance = jnp.minimum(_predict(known.prior.takes, state.takes, state.leans[0], x) + raised[None, :, None], 1.0)
+        goes = _predict(known.prior.draws, state.draws, state.leans[1], x)
+        table = table_of(known.cost, signals, chance, goes, _tail_means(state), kinds)
+        plan = pick(table, signals, kinds)
+        choice = Choice(plan.source, plan.lookahead, told=_told(table, plan))
+        return choice._replace(stop=_stop(known, state, plan, table)) if stops else choice
+
+    def tail(params: PyTree, state: Goodput, signals: Signals, choice: Choice, head: Proposal) -> Choice:
+        known = given(params)
+        x = features(signals._replace(seen=None), kinds.lookahead, kinds.free)
+        chance = _predict(known.prior.takes, state.takes, state.leans[0], x)
+        intercept, slope = _trust(known, state, choice.source)
+        mine = trusted(head.confidence, intercept, slope)
+        source, lookahead = tail_of(known.cost, signals, free_tokens(chance, signals, kinds), mine, choice, head, kinds)
+        return choice._replace(tail=source, tail_lookahead=lookahead)
 
     def update(
-        params: PyTree,
-        state: Goodput,
-        signals: Signals,
-        choice: Choice,
-        proposal: Any,
-        verdict: Any,
-        feedback: Feedback,
+        params: PyTree, state: Goodput, signals: Signals, choice: Choice, _: Any, __: Any, feedback: Feedback
     ) -> Goodput:
-        del params, proposal, verdict
-        bins = context(signals, kinds.by_match, kinds.by_law)
-        belief = learn(state.belief, bins, feedback, signals.active, forget=forget)
-        mine = (jnp.arange(sources)[None, :] == choice.source[:, None]) & signals.active[:, None]
-        return Goodput(belief, state.asked + mine, state.rounds + signals.active)
+        return _learn(given(params).prior, state, signals, choice, feedback, kinds)
 
-    return Selector("goodput", init, choose, update, feedback=True, certainty=True)
+    return Selector("goodput", init, choose, update, feedback=True, certainty=True, tail=tail if tails else None)
 
 
-def _zeros(rows: int) -> Rows:
-    return jnp.zeros(rows, jnp.int32)
+def _sum(prior: Model, learnt: Model) -> Model:
+    return Model(prior.weights + learnt.weights, prior.slopes + learnt.slopes)
 
 
-def _bonus(state: Goodput, paid: tuple[bool, ...], optimism: float) -> Float[Array, "N"]:
+def _predict(prior: Model, learnt: Model, lean: Lean, x: Array) -> Float[Array, "B N A"]:
+    return logistic.predict(_sum(prior, learnt), lean, x)
+
+
+def _bonus(state: Goodput, prior: Prior, kinds: Kinds, optimism: float) -> Float[Array, "N"]:
     """What is added to the chances of sources that teach nothing unless they are run."""
-    rounds = jnp.sum(state.rounds).astype(jnp.float32)
-    tried = jnp.sum(state.asked, axis=0)
-    return jnp.where(jnp.asarray(paid), optimism * jnp.sqrt(jnp.log1p(rounds) / (1 + tried)), 0.0)
+    costly = jnp.asarray(kinds.passes) | ((jnp.arange(len(kinds.names)) == kinds.carrier) & (kinds.carrier > 0))
+    tried = prior.tried + state.tried
+    rounds = jnp.maximum(state.rounds, jnp.sum(tried))
+    return jnp.where(costly, optimism * jnp.sqrt(jnp.log1p(rounds) / (1 + tried)), 0.0)
 
 
-def expected_tokens(chance: Float[Array, "B N A"], signals: Signals, kinds: Kinds) -> Float[Array, "B N A+1"]:
-    """Tokens that a row expects of a round with k drafts of a source; 1 for none, and no more than is offered.
-
-    E = 1 + w sum_{j <= k} prod_{i <= j} chance_i, with the weight w that the caller gave the source.
-    """
-    offered = signals.offered
-    if kinds.carrier:  # asked, a source that learns in the window may come to have what it has not
-        most = jnp.max(offered, axis=1)
-        column = jnp.where(most > 0, jnp.maximum(offered[:, kinds.carrier], 1), 0)
-        offered = offered.at[:, kinds.carrier].set(column)
-    there = jnp.arange(chance.shape[2])[None, None, :] < offered[..., None]
-    gain = jnp.cumsum(jnp.cumprod(chance, axis=2) * there, axis=2)
-    if signals.steering is not None:
-        gain *= signals.steering.weights[..., None]
-    return 1 + jnp.pad(gain, ((0, 0), (0, 0), (1, 0)))
+def _tail_means(state: Goodput) -> tuple[Float[Array, "N"], Float[Array, "N"]]:
+    """Tokens that tails of each source have brought a round, and drafts in them; five rounds without any to begin."""
+    rounds = state.tails[:, 2] + 5
+    return state.tails[:, 0] / rounds, state.tails[:, 1] / rounds
 
 
-def plan(
-    params: SelectorParams,
-    tokens: Float[Array, "B N A+1"],
-    trust: Float[Array, "B N Q"],
-    signals: Signals,
-    kinds: Kinds,
-) -> Choice:
-    """The best entry of the table (paid source, longest lookahead), and every row's own source within it."""
-    active, paid = signals.active, jnp.asarray(kinds.paid)
-    free = jnp.max(jnp.where(paid[None, :, None], 1.0, tokens), axis=1, keepdims=True)  # [B, 1, A+1]
-    best = jnp.where(paid[None, :, None], jnp.maximum(tokens, free), free)  # with paid source n, or none for n = 0
-    cost = costs_of(params.cost, signals, kinds)
-    rate = jnp.sum(jnp.where(active[:, None, None], best, 0.0), axis=0) / cost  # [N, A+1]
-    allowed = (paid | (jnp.arange(len(paid)) == 0))[:, None] & _in_time(signals, cost)
-    rate = jnp.where(allowed, rate, -1.0)
-    entry = jnp.argmax(rate)
-    paid_for, longest = entry // rate.shape[1], entry % rate.shape[1]
-    usable = ~paid | (jnp.arange(len(paid)) == paid_for)
-    mine = jnp.where(usable[None, :], tokens[:, :, longest], 0.0)
-    source = jnp.argmax(mine, axis=1).astype(jnp.int32)  # the first of equals: none, where nothing is gained
-    lookahead = jnp.where(source > 0, longest, 0).astype(jnp.int32)
-    told = {"expected tokens": mine, "rate": jnp.broadcast_to(jnp.max(rate, axis=1)[None], mine.shape)}
-    drafting = jnp.maximum(jnp.sum(active & (source == paid_for)), 1)
-    reach = _worth(params.cost, paid_for, jnp.max(rate) / drafting)
-    learned = jnp.take_along_axis(trust, source[:, None, None], axis=1)[:, 0]
-    return Choice(source, lookahead, reach=jnp.broadcast_to(reach, source.shape), trust=learned, told=told)
+def _trust(params: SelectorParams, state: Goodput, source: Rows) -> tuple[Float[Array, "B"], Float[Array, "B"]]:
+    """What the confidence of each row's source means: intercept and slope of its log-odds."""
+    weights = _sum(params.prior.trust, state.trust).weights[source]
+    lean = jnp.take_along_axis(state.leans[2].bias, source[:, None], axis=1)[:, 0]
+    return weights[:, 0] + lean, weights[:, 1]
 
 
-def costs_of(costs: CostTable, signals: Signals, kinds: Kinds) -> Float[Array, "N A+1"]:
-    """Of a step by its paid source and longest lookahead, at the load of the row that is most loaded."""
-    load = jnp.float32(0) if signals.steering is None else jnp.max(jnp.where(signals.active, signals.steering.load, 0))
-    cost = price(costs, kinds.windows, load, signals.lag, signals.active)
-    if kinds.carrier:
-        cost = cost.at[kinds.carrier, 1:].add(costs.ride)
-    return cost
+def _stop(params: SelectorParams, state: Goodput, plan: Plan, table: Table) -> Stop:
+    """When the source of the plan's entry stops; rows of other sources do not read it."""
+    paid, costs = table.paid[plan.entry], params.cost
+    most = costs.draft.shape[1] - 1
+    width = (costs.verify[-1] - costs.verify[0]) / max(most, 1)
+    draft = (costs.draft[paid, most] - costs.draft[paid, min(1, most)]) / max(most - 1, 1)
+    base = costs.verify[0] + jnp.maximum(costs.draft[paid, min(1, most)] - draft, 0.0)
+    intercept, slope = _trust(params, state, plan.source)
+    every = lambda value: jnp.broadcast_to(value, plan.source.shape).astype(jnp.float32)  # noqa: E731
+    return Stop(intercept, slope, every(base), every(draft + width))
 
 
-def _in_time(signals: Signals, cost: Float[Array, "N A+1"]) -> Array:
-    """Entries within the tightest budget of an active row; plain decoding always is."""
-    plain = jnp.arange(cost.shape[1])[None, :] == 0
-    if signals.steering is None:
-        return plain | True
-    budget = jnp.min(jnp.where(signals.active, signals.steering.latency_budget, jnp.inf))
-    return plain | (cost <= budget)
+def _told(table: Table, plan: Plan) -> dict[str, Array]:
+    """For people: tokens that each row expects of each free source within the plan, and of the plan."""
+    best = jnp.broadcast_to(jnp.max(plan.rate), plan.source.shape)
+    return {"expected tokens": table.free[:, :, -1], "drafts drawn": table.drawn, "tokens per time": best}
 
 
-NEXT = 0.8
-"""Chance of the next draft, before it is drawn, that the decision to draw it reckons with."""
+def _learn(prior: Prior, state: Goodput, signals: Signals, choice: Choice, feedback: Feedback, kinds: Kinds) -> Goodput:
+    x = features(signals, kinds.lookahead, kinds.free)
+    depth = jnp.arange(kinds.lookahead)[None, None, :]
+    drawn = feedback.drawn[..., None]
+    costly = jnp.asarray(kinds.passes)[None, :, None]
+    ran = costly & (jnp.arange(len(kinds.names))[None, :, None] == choice.source[:, None, None]) & (drawn > 0)
+    could = depth < signals.offered[..., None]
+    # where a draft that was not drawn would have stood, nothing was won
+    right = jnp.sum(feedback.chance * feedback.known, axis=2, keepdims=True) >= drawn
+    ended = ran & could & (depth == drawn) & right & (feedback.emitted[:, None, None] > drawn)
+    takes, lean = logistic.learn(
+        _sum(prior.takes, state.takes), state.leans[0], x, feedback.chance, feedback.known | ended
+    )
+    draws, going = logistic.learn(
+        _sum(prior.draws, state.draws), state.leans[1], x, (depth < drawn).astype(jnp.float32),
+        ran & could & (depth > 0) & (depth <= drawn),
+    )  # fmt: skip
+    sure = jnp.stack([jnp.ones_like(feedback.confidence), odds(feedback.confidence)], -1)
+    trust, leaning = logistic.learn(
+        _sum(prior.trust, state.trust), state.leans[2], sure, feedback.chance, feedback.known & ran
+    )
+    mine = (jnp.arange(len(kinds.names))[None, :] == choice.source[:, None]) & signals.active[:, None]
+    return Goodput(
+        takes=_beyond(takes, prior.takes),
+        draws=_beyond(draws, prior.draws),
+        trust=_beyond(trust, prior.trust),
+        leans=(lean, going, leaning),
+        tried=state.tried + jnp.sum(mine, axis=0),
+        tails=_tails(state, choice, feedback, mine),
+        rounds=state.rounds + jnp.sum(signals.active),
+    )
 
 
-def _worth(costs: CostTable, source: Int[Array, ""], rate: Float[Array, ""]) -> Float[Array, ""]:
-    """How probable a model draft's chain must be for its next draft to be worth its time.
-
-    One more draft costs c and gives at most chain x NEXT tokens; the time is worth rate x c tokens elsewhere.
-    """
-    steps = costs.draft.shape[1] - 1
-    width = (costs.verify[-1] - costs.verify[0]) / jnp.maximum(steps, 1)
-    draft = (costs.draft[source, -1] - costs.draft[source, 1]) / max(steps - 1, 1) if steps > 1 else 0.0
-    return jnp.minimum(rate * (draft + width) / NEXT, 1.0)
+def _beyond(model: Model, prior: Model) -> Model:
+    return Model(model.weights - prior.weights, model.slopes - prior.slopes)
 
 
-__all__ = ["Goodput", "Kinds", "SelectorParams", "costs_of", "expected_tokens", "goodput", "kinds_of", "plan"]
+def _tails(state: Goodput, choice: Choice, feedback: Feedback, mine: Array) -> Float[Array, "N 3"]:
+    """Tail drafts taken and given in the round, beside the rounds, by the source of the head."""
+    if choice.tail_lookahead is None:
+        return state.tails
+    head = jnp.sum(jnp.where(mine, feedback.drawn, 0), axis=1)
+    taken = jnp.clip(feedback.emitted - 1 - head, 0, choice.tail_lookahead)
+    each = jnp.stack([taken, choice.tail_lookahead, jnp.ones_like(taken)], -1).astype(jnp.float32)  # [B, 3]
+    ran = mine.astype(jnp.float32)
+    kept = 0.99 ** jnp.sum(ran, axis=0)
+    return state.tails * kept[:, None] + jnp.einsum("bn,bx->nx", ran, each)
+
+
+__all__ = ["Goodput", "Prior", "SelectorParams", "goodput", "no_prior"]

@@ -36,23 +36,33 @@ def count(
     source: Rows,
     proposed: Rows,
     accepted: Rows,
+    tail: Rows,
+    tail_proposed: Rows,
+    tail_accepted: Rows,
     emitted: Rows,
     catch_up: Int[Array, "B N"],
     width: Int[Array, ""],
 ) -> Counters:
-    """One round more; finished rows count nothing. `width` is the index of the window width the target ran."""
-    _, sources, depth = counters.proposed.shape
-    mine = (jnp.arange(sources, dtype=jnp.int32)[None, :] == source[:, None]) & active[:, None]
+    """One round more; finished rows count nothing. `width` is the index of the window width the target ran.
 
-    def by_depth(drafts: Rows) -> Int[Array, "B N A"]:
-        reached = jnp.arange(depth, dtype=jnp.int32)[None, :] < drafts[:, None]
-        return (mine[:, :, None] & reached[:, None, :]).astype(jnp.int32)
+    A tail's drafts are its own source's, from depth 0 on; the round and what it emitted are the head's.
+    """
+    _, sources, depth = counters.proposed.shape
+    names = jnp.arange(sources, dtype=jnp.int32)[None, :]
+    mine = (names == source[:, None]) & active[:, None]
+    theirs = (names == tail[:, None]) & (tail_proposed > 0)[:, None] & active[:, None]
+
+    def by_depth(drafts: Rows, tail_drafts: Rows) -> Int[Array, "B N A"]:
+        index = jnp.arange(depth, dtype=jnp.int32)[None, :]
+        heads = mine[:, :, None] & (index < drafts[:, None])[:, None, :]
+        tails = theirs[:, :, None] & (index < tail_drafts[:, None])[:, None, :]
+        return heads.astype(jnp.int32) + tails.astype(jnp.int32)
 
     return Counters(
         rounds=counters.rounds + mine.astype(jnp.int32),
         emitted=counters.emitted + jnp.where(mine, emitted[:, None], 0),
-        proposed=counters.proposed + by_depth(proposed),
-        accepted=counters.accepted + by_depth(accepted),
+        proposed=counters.proposed + by_depth(proposed, tail_proposed),
+        accepted=counters.accepted + by_depth(accepted, tail_accepted),
         catch_up=counters.catch_up + catch_up,
         widths=counters.widths.at[width].add(1),
     )

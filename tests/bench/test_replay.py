@@ -216,10 +216,10 @@ def test_selectors_by_name():
     plain = replay(*selector_by_name("fixed:none", info), records, some_prices())
     assert plain.by_source()["none"] == 40
     assert replay(*selector_by_name("fixed:lm:2", info), records, some_prices()).text(0).lookahead.max() == 2
-    for name in ("rule", "field"):
+    for name in ("goodput", "rule", "field"):
         assert replay(*selector_by_name(name, info), records, some_prices()).tokens.sum() == 40
     for wrong in ("fixed:lm:9", "fixed:nobody:2", "fixed:lm", "best"):
-        with pytest.raises(ValueError, match="choose rule, field or fixed"):
+        with pytest.raises(ValueError, match="choose goodput, rule, field or fixed"):
             selector_by_name(wrong, info)
 
 

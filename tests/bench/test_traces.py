@@ -66,11 +66,12 @@ def test_lookups_are_the_engines():
     )
     proposal, _ = source.propose(EngineParams({}, {}, ()), view, (), jnp.full(len(rows), 6, jnp.int32))
     ours = lookups(prompt, ids, most=6, min_match=2, loops=True)
-    assert sum(len(drafts) > 0 for drafts, _ in ours) > 10
-    for row, (drafts, matched) in enumerate(ours):
+    assert sum(len(drafts) > 0 for drafts, _, _ in ours) > 10
+    for row, (drafts, matched, share) in enumerate(ours):
         assert matched == proposal.match[row]
+        assert not len(drafts) or np.float32(share) == proposal.confidence[row, 0]
         assert len(drafts) == proposal.count[row]
         np.testing.assert_array_equal(drafts, np.asarray(proposal.tokens)[row, : len(drafts)])
     ending = lookups(prompt, ids, most=6, min_match=2)  # negative control: drafts that end with the text are fewer
-    assert any(len(drafts) < proposal.count[row] for row, (drafts, _) in enumerate(ending))
+    assert any(len(drafts) < proposal.count[row] for row, (drafts, _, _) in enumerate(ending))
     assert decode.DEFAULT_LOOKAHEAD >= 6

@@ -26,6 +26,20 @@ def reference(text, most, *, recent=True):
     return (found[-1] if recent else found[0], longest) if longest else (None, 0)
 
 
+def votes(known, most, wanted):
+    """How many of the longest matches went on as the one at `wanted` did, and how many there are."""
+    longest = reference(known, most)[1]
+    ends = [
+        e
+        for e in range(len(known) - 1)
+        if longest
+        == next(
+            (n for n in range(most, 0, -1) if n <= e + 1 and known[e + 1 - n : e + 1] == known[len(known) - n :]), 0
+        )
+    ]
+    return sum(known[e + 1] == known[wanted + 1] for e in ends), len(ends)
+
+
 def looped(text, end, count):
     """What follows `end`, and when the text is over, what follows it as if it went on so."""
     text = list(text)
@@ -37,8 +51,8 @@ def looped(text, end, count):
 
 @functools.partial(jax.jit, static_argnums=2)
 def match_and_continue(texts, lengths, most):
-    end, match = jax.vmap(lambda t, n: longest_match(t, n, most))(texts, lengths)
-    return end, match, jax.vmap(lambda t, n, e: continuation(t, n, e, AHEAD))(texts, lengths, end)
+    end, match, share = jax.vmap(lambda t, n: longest_match(t, n, most))(texts, lengths)
+    return end, match, jax.vmap(lambda t, n, e: continuation(t, n, e, AHEAD))(texts, lengths, end), share
 
 
 @pytest.mark.parametrize("most", [1, 2, 4])
@@ -46,9 +60,10 @@ def test_matches_and_continuations_are_those_found_by_trying_all(most):
     rng = np.random.default_rng(most)
     texts = rng.integers(0, rng.integers(2, 5, (800, 1)), (800, SLOTS)).astype(np.int32)
     lengths = rng.integers(1, SLOTS + 1, 800).astype(np.int32)
-    ends, matches, drafts = map(np.asarray, match_and_continue(texts, lengths, most))
+    ends, matches, drafts, shares = map(np.asarray, match_and_continue(texts, lengths, most))
     older = 0
-    for text, length, end, match, draft in zip(texts, lengths, ends, matches, drafts, strict=True):
+    split = 0
+    for text, length, end, match, draft, share in zip(texts, lengths, ends, matches, drafts, shares, strict=True):
         known = text[:length].tolist()  # what lies beyond must not matter
         wanted, longest = reference(known, most)
         assert match == longest
@@ -56,14 +71,18 @@ def test_matches_and_continuations_are_those_found_by_trying_all(most):
             assert end == wanted, "the most recent of the longest"
             assert draft.tolist() == looped(known, end, AHEAD)
             older += reference(known, most, recent=False)[0] != wanted
+            agree, of = votes(known, most, wanted)
+            assert share == np.float32(agree / (of + 1))
+            split += agree < of
     assert (matches == 0).any()
     assert older > 100, "an older match would be noticed"
+    assert split > 100, "matches that went on otherwise would be noticed"
 
 
 def test_a_text_that_loops_is_drafted_on_and_on():
     text = np.zeros((1, SLOTS), np.int32)
     text[0, :8] = [9, 1, 2, 3, 1, 2, 3, 1]
-    end, match, drafts = match_and_continue(text, np.array([8], np.int32), 4)
+    end, match, drafts, _ = match_and_continue(text, np.array([8], np.int32), 4)
     assert (int(end[0]), int(match[0])) == (4, 4)
     assert drafts[0].tolist() == [2, 3, 1, 2, 3, 1, 2]
 

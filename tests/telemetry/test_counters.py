@@ -21,6 +21,9 @@ def test_a_round_is_counted_by_row_source_and_depth():
         source=ints(1, 0, 1),
         proposed=ints(3, 0, 2),
         accepted=ints(2, 0, 1),
+        tail=ints(0, 1, 1),
+        tail_proposed=ints(0, 2, 2),
+        tail_accepted=ints(0, 1, 1),
         emitted=ints(3, 1, 2),
         catch_up=jnp.asarray([[0, 5], [0, 0], [0, 0]], jnp.int32),
         width=jnp.int32(2),
@@ -29,7 +32,9 @@ def test_a_round_is_counted_by_row_source_and_depth():
     assert counters.emitted.tolist() == [[0, 3], [1, 0], [0, 0]]
     assert counters.proposed[0].tolist() == [[0, 0, 0, 0], [1, 1, 1, 0]]
     assert counters.accepted[0].tolist() == [[0, 0, 0, 0], [1, 1, 0, 0]]
-    assert not counters.proposed[1:].any()
+    assert counters.proposed[1].tolist() == [[0, 0, 0, 0], [1, 1, 0, 0]], "a tail is its own source's, from depth 0"
+    assert counters.accepted[1].tolist() == [[0, 0, 0, 0], [1, 0, 0, 0]]
+    assert not counters.proposed[2].any()
     assert counters.catch_up.tolist() == [[0, 5], [0, 0], [0, 0]]
     assert counters.widths.tolist() == [0, 0, 1]
 
