@@ -118,7 +118,7 @@ def draw(
     if view.stop is not None:
         chain = chain * trusted(top, view.stop.intercept, view.stop.slope)[:, 0]
         tokens = tokens + chain
-        alive = drawn & goes_on(chain, tokens, depth + 1.0, view.stop.base, view.stop.step)
+        alive = drawn & goes_on(chain, tokens, depth.astype(jnp.float32) + 1, view.stop.base, view.stop.step)
     put = jax.lax.dynamic_update_slice_in_dim
     proposal = proposal._replace(
         tokens=put(proposal.tokens, token.astype(jnp.int32), depth, 1),

@@ -76,7 +76,7 @@ def loaded(verify: Float[Array, "Z"], windows: tuple[int, ...], load: Float[Arra
     return (1 - load) * verify + load * jnp.maximum(verify, dear)
 
 
-def by_drafts(costs: CostTable, signals: Signals, windows: tuple[int, ...]) -> Float[Array, "A+1"]:
+def by_drafts(costs: CostTable, signals: Signals, windows: tuple[int, ...]) -> Float[Array, "X"]:
     """Cost of a window by the drafts in it, at the load of the row that is most loaded; 0 drafts are a plain step."""
     load = jnp.float32(0) if signals.steering is None else jnp.max(jnp.where(signals.active, signals.steering.load, 0))
     return loaded(costs.verify, windows, load)[widths_of(windows, windows[-1] - 1)]

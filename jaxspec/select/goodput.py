@@ -83,10 +83,13 @@ def goodput(kinds: Kinds, *, optimism: float = 0.05, tails: bool = True, stops: 
         return params or SelectorParams(guess(kinds.passes, kinds.nodes, kinds.windows), no_prior(kinds))
 
     def init(rows: int, _: int) -> Goodput:
-        lean = logistic.no_lean(rows, sources)
-        zeros = lambda width: jnp.zeros((sources, width), jnp.float32)  # noqa: E731
-        wide, narrow = Model(zeros(WIDTH), zeros(WIDTH)), Model(zeros(2), zeros(2))
-        return Goodput(wide, wide, narrow, (lean, lean, lean), zeros(1)[:, 0], zeros(3), jnp.float32(0))
+        def zeros(*shape: int) -> Array:  # each a buffer of its own: the state is donated
+            return jnp.zeros((sources, *shape), jnp.float32)
+
+        models = (Model(zeros(width), zeros(width)) for width in (WIDTH, WIDTH, 2))
+        takes, draws, trust = models
+        leans = (logistic.no_lean(rows, sources), logistic.no_lean(rows, sources), logistic.no_lean(rows, sources))
+        return Goodput(takes, draws, trust, leans, zeros(), zeros(3), jnp.float32(0))
 
     def choose(params: PyTree, state: Goodput, signals: Signals) -> Choice:
         known = given(params)
@@ -171,7 +174,7 @@ def _learn(prior: Prior, state: Goodput, signals: Signals, choice: Choice, feedb
     ran = costly & (jnp.arange(len(kinds.names))[None, :, None] == choice.source[:, None, None]) & (drawn > 0)
     could = depth < signals.offered[..., None]
     # where a draft that was not drawn would have stood, nothing was won
-    right = jnp.sum(feedback.chance * feedback.known, axis=2, keepdims=True) >= drawn
+    right = jnp.sum(jnp.where(feedback.known, feedback.chance, 0.0), axis=2, keepdims=True) >= drawn.astype(jnp.float32)
     ended = ran & could & (depth == drawn) & right & (feedback.emitted[:, None, None] > drawn)
     takes, lean = logistic.learn(
         _sum(prior.takes, state.takes), state.leans[0], x, feedback.chance, feedback.known | ended
@@ -190,9 +193,9 @@ def _learn(prior: Prior, state: Goodput, signals: Signals, choice: Choice, feedb
         draws=_beyond(draws, prior.draws),
         trust=_beyond(trust, prior.trust),
         leans=(lean, going, leaning),
-        tried=state.tried + jnp.sum(mine, axis=0),
+        tried=state.tried + jnp.sum(mine.astype(jnp.float32), axis=0),
         tails=_tails(state, choice, feedback, mine),
-        rounds=state.rounds + jnp.sum(signals.active),
+        rounds=state.rounds + jnp.sum(signals.active.astype(jnp.float32)),
     )
 
 

@@ -39,7 +39,7 @@ def free_tokens(chance: Float[Array, "B N A"], signals: Signals, kinds: Kinds) -
     """
     there = jnp.arange(chance.shape[2])[None, None, :] < signals.offered[..., None]
     there &= jnp.asarray(kinds.free)[None, :, None]
-    gain = jnp.cumsum(jnp.cumprod(chance, axis=2) * there, axis=2)
+    gain = jnp.cumsum(jnp.where(there, jnp.cumprod(chance, axis=2), 0.0), axis=2)
     return 1 + jnp.pad(_weighed(gain, signals), ((0, 0), (0, 0), (1, 0)))
 
 
@@ -54,9 +54,9 @@ def paid_tokens(
         tails: tokens that a source's tails have brought on average.
     """
     there = jnp.arange(chance.shape[2])[None, None, :] < signals.offered[..., None]
-    gain = jnp.sum(jnp.cumprod(chance, axis=2) * there, axis=2)
+    gain = jnp.sum(jnp.where(there, jnp.cumprod(chance, axis=2), 0.0), axis=2)
     first = jnp.arange(chance.shape[2])[None, None, :] == 0
-    drawn = jnp.sum(jnp.cumprod(jnp.where(first, 1.0, goes), axis=2) * there, axis=2)
+    drawn = jnp.sum(jnp.where(there, jnp.cumprod(jnp.where(first, 1.0, goes), axis=2), 0.0), axis=2)
     some = signals.offered > 0
     return 1 + _weighed(jnp.where(some, gain + tails[None, :], 0.0)[..., None], signals)[..., 0], drawn
 
@@ -114,7 +114,7 @@ def between(table: Float[Array, "X"], place: Float[Array, ""]) -> Float[Array, "
     """A table at a place between its entries, by a straight line."""
     low = jnp.clip(jnp.floor(place), 0, table.shape[0] - 1).astype(jnp.int32)
     high = jnp.minimum(low + 1, table.shape[0] - 1)
-    part = place - low
+    part = place - low.astype(jnp.float32)
     return table[low] * (1 - part) + table[high] * part
 
 
@@ -141,7 +141,7 @@ def pick(table: Table, signals: Signals, kinds: Kinds) -> Plan:
 def tail_of(
     costs: CostTable,
     signals: Signals,
-    tokens: Float[Array, "B N A+1"],
+    tokens: Float[Array, "B N X"],
     chance: Float[Array, "B A"],
     choice: Choice,
     head: Proposal,
