@@ -1,7 +1,8 @@
 """What the engine asks of a model: four pure functions, so that anyone's Flax model can be plugged in."""
 
 import functools
-from typing import Any, NamedTuple, Protocol
+from types import SimpleNamespace
+from typing import Any, NamedTuple, Protocol, cast
 
 import jax
 import jax.numpy as jnp
@@ -76,8 +77,7 @@ class Commit(Protocol):
 @functools.lru_cache(maxsize=64)
 def language_model(config: ModelConfig) -> LanguageModel:
     """The pure functions of a config; the same object for the same config, so that nothing compiles twice."""
-    abstract = nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0)))
-    graph, state = nnx.split(abstract, nnx.Param)
+    graph, state = nnx.split(_abstract(config, jnp.float32), nnx.Param)
     paths = {".".join(map(str, path)): path for path, _ in nnx.to_flat_state(state)}
 
     def forward(
@@ -116,9 +116,18 @@ def bind(module: Decoder) -> tuple[LanguageModel, Params]:
 
 def parameter_shapes(config: ModelConfig, dtype: DTypeLike = jnp.float32) -> dict[str, jax.ShapeDtypeStruct]:
     """Name, shape and dtype of every parameter of a config, without allocating any."""
-    abstract = nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0), dtype=dtype))
-    flat = nnx.to_flat_state(nnx.state(abstract, nnx.Param))
+    flat = nnx.to_flat_state(nnx.state(_abstract(config, dtype), nnx.Param))
     return {".".join(map(str, path)): jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for path, leaf in flat}
+
+
+def _abstract(config: ModelConfig, dtype: DTypeLike) -> Decoder:
+    """A decoder of shapes. One key for all: the counters of `nnx.Rngs` take time quadratic in the layers to trace."""
+
+    def decoder() -> Decoder:
+        key = jax.random.key(0)
+        return Decoder(config, rngs=cast(nnx.Rngs, SimpleNamespace(params=lambda: key)), dtype=dtype)
+
+    return nnx.eval_shape(decoder)
 
 
 __all__ = [
