@@ -39,6 +39,7 @@ class Steering:
     domain: Rows  # int32, the caller's tag for the kind of text, from 0; -1 without one
     load: RowFloats  # float32 in [0, 1], share of the device's time that others wait for
     latency_budget: RowFloats  # float32, seconds that a round may take; infinite without one
+    least_width: Rows  # int32, tokens that the target's window has at the least; above 1 only to time wide windows
 
 
 @jax.tree_util.register_dataclass

@@ -209,6 +209,7 @@ def neutral(sources: int) -> Steering:
         domain=jnp.full(1, -1, jnp.int32),
         load=jnp.zeros(1, jnp.float32),
         latency_budget=jnp.full(1, jnp.inf, jnp.float32),
+        least_width=jnp.ones(1, jnp.int32),
     )
 
 

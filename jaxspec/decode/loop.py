@@ -26,6 +26,7 @@ class Progress(NamedTuple):
     logprobs: Float[Array, "B S"] | None
     counters: Counters
     rounds: Int[Array, ""]
+    told: dict[str, Array] | None  # what the selector saw and expected in the last round, [B] or [B, N]; None: nothing
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
@@ -57,7 +58,15 @@ def loop(
 
 def progress(state: State) -> Progress:
     """What the host wants to see of a state."""
-    return Progress(state.tokens, state.length, state.outcome, state.logprobs, state.counters, state.rounds)
+    return Progress(
+        state.tokens,
+        state.length,
+        state.outcome,
+        state.logprobs,
+        state.counters,
+        state.rounds,
+        getattr(state.selector, "told", None),
+    )
 
 
 def _halt(state: State, halt: RowMask) -> State:

@@ -34,6 +34,7 @@ def make_request(
     domain: int | Sequence[int] = -1,
     load: float | Sequence[float] = 0.0,
     latency_budget: float | Sequence[float] = math.inf,
+    least_width: int | Sequence[int] = 1,
 ) -> Request:
     """One row a prompt; every option is one value for all rows or a sequence of one a row. All become traced arrays.
 
@@ -47,7 +48,7 @@ def make_request(
         max_lookahead: drafts a round at the most, the setup's largest where None.
         draft_temperature: times the row's temperature for sampled drafts; 0 drafts greedily.
         draft_confidence: in [0, 1]; a model draft stops before a token whose largest probability is below it.
-        source, weights, domain, load, latency_budget: as in `jaxspec.decode.steering.make_steering`.
+        source, weights, domain, load, latency_budget, least_width: as in `jaxspec.decode.steering.make_steering`.
 
     Raises:
         ValueError: an empty prompt, an id outside the vocabulary, or a value out of range.
@@ -85,7 +86,14 @@ def make_request(
         draft_temperature=jnp.asarray(heat),
         draft_confidence=jnp.asarray(sure),
         steering=make_steering(
-            setup.names, rows, source=source, weights=weights, domain=domain, load=load, latency_budget=latency_budget
+            setup.names,
+            rows,
+            source=source,
+            weights=weights,
+            domain=domain,
+            load=load,
+            latency_budget=latency_budget,
+            least_width=least_width,
         ),
     )
 

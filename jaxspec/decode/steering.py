@@ -19,6 +19,7 @@ def make_steering(
     domain: int | Sequence[int] = -1,
     load: float | Sequence[float] = 0.0,
     latency_budget: float | Sequence[float] = math.inf,
+    least_width: int | Sequence[int] = 1,
 ) -> Steering:
     """Every option is one value for all rows or a sequence of one a row. All become traced arrays.
 
@@ -30,6 +31,7 @@ def make_steering(
         load: in [0, 1], share of the device's time that others wait for. At 1 selectors that weigh costs count a
             token of a window as dear as a plain step.
         latency_budget: seconds that a round may take, above 0; plain decoding is always allowed.
+        least_width: tokens that the target's window has at the least, drafts or not; above 1 only to time wide windows.
 
     Raises:
         ValueError: a source that the setup does not have, or a value out of range.
@@ -57,12 +59,15 @@ def make_steering(
     refuse("load", busy, (busy >= 0) & (busy <= 1), "from 0 to 1")
     budget = per_row("latency_budget", latency_budget, rows, np.float32)
     refuse("latency_budget", budget, budget > 0, "above 0 seconds")
+    width = per_row("least_width", least_width, rows, np.int64)
+    refuse("least_width", width, (width >= 1) & (width < 2**31), "1 or more")
     return Steering(
         pinned=jnp.asarray([-1 if pin is None else names.index(pin) for pin in pins], jnp.int32),
         weights=jnp.asarray(scale, jnp.float32),
         domain=jnp.asarray(tags.astype(np.int32)),
         load=jnp.asarray(busy),
         latency_budget=jnp.asarray(budget),
+        least_width=jnp.asarray(width.astype(np.int32)),
     )
 
 

@@ -16,7 +16,7 @@ from jaxspec.drafts.tails import continued
 from jaxspec.models.windows import in_branch
 from jaxspec.outcome import LENGTH, RUNNING, STOP
 from jaxspec.select.feedback import full_information
-from jaxspec.select.sense import look_back, pin
+from jaxspec.select.sense import look_back, pin, wanted_width
 from jaxspec.sharding import constrain
 from jaxspec.telemetry import count
 from jaxspec.typing import PyTree, RowMask, Rows
@@ -50,7 +50,7 @@ def step(setup: Setup, params: EngineParams, state: State) -> tuple[State, StepI
     sources, caught_up = bank.catch_up(setup, params, view, state.sources, choice)
     head, scratches = bank.propose(setup, params, view, sources, choice, free)
     proposal, choice = continued(setup, params, view, sources, choice, head, state.selector)
-    width = bucket_index(jnp.max(jnp.where(view.active, proposal.count, 0)) + 1, setup.windows)
+    width = bucket_index(jnp.max(wanted_width(view, proposal.count)), setup.windows)
     carrier = None if setup.carrier is None else sources[setup.carrier]
     judged = _judge(setup, params, view, proposal, choice, scratches, width, jnp.any(rode), carrier)
     verdict, outcome = _emit(view, judged)

@@ -37,6 +37,8 @@ def continued(
     cap = jnp.minimum(view.request.limit - view.length - 1, view.request.max_lookahead)
     room = jnp.clip(jnp.minimum(cap, setup.lookahead) - proposal.count, 0)
     wanted = view.active & costly[choice.source] & (proposal.count > 0) & (room > 0)
+    if view.request.steering is not None:
+        wanted &= view.request.steering.pinned < 0
 
     def go_on() -> tuple[Proposal, Choice]:
         ahead = _as_if(view, proposal, wanted)

@@ -56,6 +56,7 @@ class Goodput(NamedTuple):
     tried: Float[Array, "N"]
     tails: Float[Array, "N 3"]  # of paid sources: tail drafts taken, given, and rounds, older ones counting less
     rounds: Float[Array, ""]
+    told: dict[str, Array]  # of the last round, [B] or [B, N], for people to look at
 
 
 def no_prior(kinds: Kinds) -> Prior:
@@ -89,7 +90,7 @@ def goodput(kinds: Kinds, *, optimism: float = 0.05, tails: bool = True, stops: 
         models = (Model(zeros(width), zeros(width)) for width in (WIDTH, WIDTH, 2))
         takes, draws, trust = models
         leans = (logistic.no_lean(rows, sources), logistic.no_lean(rows, sources), logistic.no_lean(rows, sources))
-        return Goodput(takes, draws, trust, leans, zeros(), zeros(3), jnp.float32(0))
+        return Goodput(takes, draws, trust, leans, zeros(), zeros(3), jnp.float32(0), nothing_told(rows, sources))
 
     def choose(params: PyTree, state: Goodput, signals: Signals) -> Choice:
         known = given(params)
@@ -99,7 +100,7 @@ def goodput(kinds: Kinds, *, optimism: float = 0.05, tails: bool = True, stops: 
         goes = _predict(known.prior.draws, state.draws, state.leans[1], x)
         table = table_of(known.cost, signals, chance, goes, _tail_means(state), kinds)
         plan = pick(table, signals, kinds)
-        choice = Choice(plan.source, plan.lookahead, told=_told(table, plan))
+        choice = Choice(plan.source, plan.lookahead, told=_told(table, plan, signals))
         return choice._replace(stop=_stop(known, state, plan, table)) if stops else choice
 
     def tail(params: PyTree, state: Goodput, signals: Signals, choice: Choice, head: Proposal) -> Choice:
@@ -160,10 +161,38 @@ def _stop(params: SelectorParams, state: Goodput, plan: Plan, table: Table) -> S
     return Stop(intercept, slope, every(base), every(draft + width))
 
 
-def _told(table: Table, plan: Plan) -> dict[str, Array]:
-    """For people: tokens that each row expects of each free source within the plan, and of the plan."""
-    best = jnp.broadcast_to(jnp.max(plan.rate), plan.source.shape)
-    return {"expected tokens": table.free[:, :, -1], "drafts drawn": table.drawn, "tokens per time": best}
+def _told(table: Table, plan: Plan, signals: Signals) -> dict[str, Array]:
+    """For people: what each row was asked for, what it expects of each source at its most, and what it has seen."""
+    rows, sources = signals.offered.shape
+    assert signals.seen is not None
+    expects = table.free[:, :, -1]
+    for entry, model in zip(
+        range(table.paid.shape[0] - len(table.models), table.paid.shape[0]), table.models, strict=True
+    ):
+        expects = expects.at[:, model].set(table.own[:, entry])
+    sure = jnp.ones((rows, sources), jnp.float32) if signals.confidence is None else signals.confidence
+    return {
+        "lookahead": plan.lookahead.astype(jnp.float32),
+        "expected tokens": expects,
+        "drafts drawn": table.drawn,
+        "tokens per second": jnp.broadcast_to(jnp.max(plan.rate), (rows,)),
+        "signal match": signals.match.astype(jnp.float32),
+        "signal confidence": sure,
+        "signal lag": signals.lag.astype(jnp.float32),
+        "signal top": signals.seen.top,
+        "signal margin": signals.seen.margin,
+        "signal entropy": signals.seen.entropy,
+    }
+
+
+BY_ROW = ("lookahead", "tokens per second", "signal top", "signal margin", "signal entropy")
+BY_SOURCE = ("expected tokens", "drafts drawn", "signal match", "signal confidence", "signal lag")
+
+
+def nothing_told(rows: int, sources: int) -> dict[str, Array]:
+    """Before the first round."""
+    by_row = {name: jnp.zeros(rows, jnp.float32) for name in BY_ROW}
+    return by_row | {name: jnp.zeros((rows, sources), jnp.float32) for name in BY_SOURCE}
 
 
 def _learn(prior: Prior, state: Goodput, signals: Signals, choice: Choice, feedback: Feedback, kinds: Kinds) -> Goodput:
@@ -196,6 +225,7 @@ def _learn(prior: Prior, state: Goodput, signals: Signals, choice: Choice, feedb
         tried=state.tried + jnp.sum(mine.astype(jnp.float32), axis=0),
         tails=_tails(state, choice, feedback, mine),
         rounds=state.rounds + jnp.sum(signals.active.astype(jnp.float32)),
+        told=state.told if choice.told is None else choice.told,
     )
 
 

@@ -21,6 +21,7 @@ class Table(NamedTuple):
     cost: Float[Array, "E"]
     free: Float[Array, "B N A+1"]  # expected of each free source by its drafts
     drawn: Float[Array, "B N"]  # drafts that a paid source is expected to draw
+    models: tuple[int, ...]  # sources of the last entries, one each. Static
 
 
 class Plan(NamedTuple):
@@ -99,7 +100,7 @@ def table_of(
         parts.append((jnp.full(1, model), longest, paid[:, model][:, None], cost[None]))
     source, longest, own, cost = (jnp.concatenate(each, axis=-1) for each in zip(*parts, strict=True))
     own = jnp.broadcast_to(own, (rows, own.shape[-1]))
-    return Table(source, longest, jnp.maximum(best[:, longest], own), own, cost, free, drawn)
+    return Table(source, longest, jnp.maximum(best[:, longest], own), own, cost, free, drawn, kinds.models)
 
 
 def _curious(chance: Float[Array, "B N A"], signals: Signals, kinds: Kinds) -> Float[Array, "B A"]:

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxspec.contracts import Choice, Seen, Setup, View
-from jaxspec.typing import PyTree, RowFloats, RowMask
+from jaxspec.typing import PyTree, RowFloats, RowMask, Rows
 
 MEMORY = 0.9
 """What a round leaves of the running mean of hidden states: about ten rounds count."""
@@ -17,10 +17,19 @@ def pin(setup: Setup, choice: Choice, view: View) -> Choice:
         return choice
     pinned = steering.pinned >= 0
     most = jnp.where(steering.pinned > 0, view.request.max_lookahead, 0)
+    stop = choice.stop
     return choice._replace(
         source=jnp.where(pinned, steering.pinned, choice.source),
         lookahead=jnp.where(pinned, most, choice.lookahead),
+        stop=None if stop is None else stop._replace(step=jnp.where(pinned, 0.0, stop.step)),
     )
+
+
+def wanted_width(view: View, drafts: Rows) -> Rows:
+    """Tokens that the target's window needs for each row: the pending one, its drafts, and what its caller asks for."""
+    steering = view.request.steering
+    width = drafts + 1 if steering is None else jnp.maximum(drafts + 1, steering.least_width)
+    return jnp.where(view.active, width, 1)
 
 
 def look_back(
@@ -59,4 +68,4 @@ def nearest(clusters: Float[Array, "C D"], gist: Float[Array, "B D"]) -> Array:
     return jnp.argmax(gist @ clusters.T, axis=-1).astype(jnp.int32)
 
 
-__all__ = ["direction", "look_back", "nearest", "pin"]
+__all__ = ["direction", "look_back", "nearest", "pin", "wanted_width"]
