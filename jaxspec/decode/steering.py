@@ -44,8 +44,9 @@ def make_steering(
     for name in [pin for pin in pins if pin is not None] + [name for table in tables for name in table]:
         if name not in names:
             raise ValueError(f"source {name!r} is not of this setup; choose among {', '.join(names)}")
-    scale = np.asarray([[table.get(name, 1.0) for name in names] for table in tables], np.float64)
-    scale = scale.reshape(rows, len(names))
+    asked = np.asarray([[table.get(name, 1.0) for name in names] for table in tables], np.float64)
+    with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
+        scale = asked.reshape(rows, len(names)).astype(np.float32)
     for row, column in np.argwhere(~(np.isfinite(scale) & (scale >= 0))):
         raise ValueError(f"the weight of {names[column]} in row {row} is {scale[row, column]}; it must be 0 or more")
     if names and np.any(scale[:, 0] != 1):
@@ -63,7 +64,7 @@ def make_steering(
     refuse("least_width", width, (width >= 1) & (width < 2**31), "1 or more")
     return Steering(
         pinned=jnp.asarray([-1 if pin is None else names.index(pin) for pin in pins], jnp.int32),
-        weights=jnp.asarray(scale, jnp.float32),
+        weights=jnp.asarray(scale),
         domain=jnp.asarray(tags.astype(np.int32)),
         load=jnp.asarray(busy),
         latency_budget=jnp.asarray(budget),

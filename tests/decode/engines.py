@@ -61,6 +61,23 @@ def tiny_engine(verify: str, *, lookahead: int = 4, logprobs: bool = True) -> En
 
 
 @functools.cache
+def every_engine(verify: str, *, chosen: bool = True, lookahead: int = 4) -> Engine:
+    """Every kind of source at once, one of which rides in the window, chosen by goodput, or else by a plan."""
+    model, params = tiny.model_of(tiny.TARGET, 0, 1.6)
+    draft, draft_params = tiny.model_of(tiny.DRAFT, 1, 0.5)
+    setup = decode.make_setup(
+        model,
+        drafts=(look_up(lookahead), "suffix", "exit:1", ("lm:d", draft), "jacobi:3:3:4"),
+        select="goodput" if chosen else scheduled(lookahead),
+        verify=verify,
+        lookahead=lookahead,
+        windows=(1, 3, 1 + lookahead),
+        vocab_size=tiny.VOCAB,
+    )
+    return Engine(setup, plain_setup(model, tiny.VOCAB), decode.EngineParams(params, {"lm:d": draft_params}, ()), 128)
+
+
+@functools.cache
 def table_engine(verify: str, *, lookahead: int = 5) -> Engine:
     """Tables for models: many rows, a known law, padding of three sizes; the second draft ends at 64 positions.
 

@@ -1,0 +1,36 @@
+"""What goodput is told in tests: costs that make it choose this or that, and beliefs that nothing supports."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec.decode import Setup
+from jaxspec.select import SelectorParams, kinds_of, no_prior
+from jaxspec.select.cost import CostTable
+from jaxspec.select.logistic import fresh
+
+
+def priced(
+    setup: Setup, *, width: float = 0.05, draft=0.1, ride: float = 0.2, lag: float = 0.0, beliefs: int | None = None
+) -> SelectorParams:
+    """Costs in plain steps, and a prior.
+
+    Args:
+        width: of one more token in the window.
+        draft: of each draft of a source that costs a pass; one number, or one by source name.
+        beliefs: seed of a prior that is made up; nothing known where None.
+    """
+    kinds = kinds_of(setup.sources, setup.windows)
+    steps = np.arange(setup.lookahead + 1)
+    each = [draft.get(name, 9.0) if isinstance(draft, dict) else draft for name in kinds.names]
+    costs = (
+        1 + width * (np.asarray(setup.windows) - 1.0),
+        np.where(kinds.passes, each, 0.0)[:, None] * steps,
+        np.where(kinds.passes, lag, 0.0),
+        ride,
+    )
+    prior = no_prior(kinds)
+    if beliefs is not None:
+        rng = np.random.default_rng(beliefs)
+        random = (jnp.asarray(rng.normal(size=model.weights.shape) * 1.5, jnp.float32) for model in prior[:3])
+        prior = prior._replace(**dict(zip(("takes", "draws", "trust"), map(fresh, random), strict=True)))
+    return SelectorParams(CostTable(*(jnp.asarray(leaf, jnp.float32) for leaf in costs)), prior)
