@@ -28,6 +28,8 @@ jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
+gc.set_threshold(700, 10, 100)  # a full collection walks every trace there is and finds little; each tenth will do
+
 
 def check_function(function: Callable, *args, **kwargs) -> Callable:
     """Beartype, but for constructors: jax rebuilds dataclass pytrees with batches, shardings or None as leaves."""
