@@ -102,6 +102,7 @@ class Signals(NamedTuple):
     seen: Seen | None = None
     steering: Steering | None = None
     token_class: Rows | None = None  # int32, class of the last token (`jaxspec.text.classes`); -1 unknown
+    room: Rows | None = None  # int32, drafts that the row may have this round, whoever gives them
 
 
 class Choice(NamedTuple):

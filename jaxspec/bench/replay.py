@@ -148,7 +148,8 @@ def play(
     def body(carry: tuple) -> tuple:
         at, turn, missed, state, series = carry
         place = _look(tape, at)
-        signals = _signals(pool, tape, place, at, jnp.where(lags, missed, 0))
+        room = jnp.clip(tape.limit - at - 1, 0, tape.confidence.shape[-1])[None]
+        signals = _signals(pool, tape, place, at, jnp.where(lags, missed, 0))._replace(room=room)
         asked = selector.choose(params, state, signals)
         choice = _stopped(pool, place, settle(asked, signals))
         choice, more = _continued(selector, pool, params, state, tape, place, at, choice)

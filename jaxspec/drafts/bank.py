@@ -42,7 +42,7 @@ def offer(
         jnp.zeros_like(cap) if source.lag is None else source.lag(state, view)
         for source, state in zip(setup.sources, states, strict=True)
     ]
-    return free, signals._replace(lag=jnp.stack(lag, 1), seen=seen)
+    return free, signals._replace(lag=jnp.stack(lag, 1), seen=seen, room=cap)
 
 
 def offered_by(

@@ -15,7 +15,7 @@ import functools
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from jaxspec.contracts import Choice, Feedback, Proposal, Selector, Signals, Stop
 from jaxspec.sampling.confidence import ODDS, odds, trusted
@@ -205,8 +205,9 @@ def _learn(prior: Prior, state: Goodput, signals: Signals, choice: Choice, feedb
     # where a draft that was not drawn would have stood, nothing was won
     right = jnp.sum(jnp.where(feedback.known, feedback.chance, 0.0), axis=2, keepdims=True) >= drawn.astype(jnp.float32)
     ended = ran & could & (depth == drawn) & right & (feedback.emitted[:, None, None] > drawn)
+    vain = _in_vain(signals, choice, kinds)
     takes, lean = logistic.learn(
-        _sum(prior.takes, state.takes), state.leans[0], x, feedback.chance, feedback.known | ended
+        _sum(prior.takes, state.takes), state.leans[0], x, feedback.chance, feedback.known | ended | (vain[..., None] & (depth == 0))
     )
     draws, going = logistic.learn(
         _sum(prior.draws, state.draws), state.leans[1], x, (depth < drawn).astype(jnp.float32),
@@ -222,11 +223,22 @@ def _learn(prior: Prior, state: Goodput, signals: Signals, choice: Choice, feedb
         draws=_beyond(draws, prior.draws),
         trust=_beyond(trust, prior.trust),
         leans=(lean, going, leaning),
-        tried=state.tried + jnp.sum(mine.astype(jnp.float32), axis=0),
+        tried=state.tried + jnp.sum((mine | vain).astype(jnp.float32), axis=0),
         tails=_tails(state, choice, feedback, mine),
         rounds=state.rounds + jnp.sum(signals.active.astype(jnp.float32)),
         told=state.told if choice.told is None else choice.told,
     )
+
+
+def _in_vain(signals: Signals, choice: Choice, kinds: Kinds) -> Bool[Array, "B N"]:
+    """Rows that have asked the source whose branch rides for drafts that it did not have: it rode, and won nothing."""
+    nothing = (signals.offered[:, kinds.carrier] == 0) & (choice.source == 0) & signals.active
+    if not kinds.carrier or choice.told is None or signals.room is None:
+        return jnp.zeros(signals.offered.shape, bool)
+    nothing &= (choice.told["lookahead"] > 0) & (signals.room > 0)  # nothing else is asked that offers nothing
+    if signals.steering is not None:
+        nothing &= (signals.steering.pinned < 0) & (signals.steering.weights[:, kinds.carrier] > 0)
+    return nothing[:, None] & (jnp.arange(len(kinds.names)) == kinds.carrier)[None, :]
 
 
 def _beyond(model: Model, prior: Model) -> Model:

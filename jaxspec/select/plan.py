@@ -105,8 +105,8 @@ def table_of(
 
 def _curious(chance: Float[Array, "B N A"], signals: Signals, kinds: Kinds) -> Float[Array, "B A"]:
     """What asking the source that learns in the window is expected to bring, whether or not it has anything yet."""
-    most = jnp.max(signals.offered, axis=1, keepdims=True)
-    there = jnp.arange(chance.shape[2])[None, :] < jnp.minimum(most, 1)
+    room = jnp.max(signals.offered, axis=1) if signals.room is None else signals.room
+    there = jnp.arange(chance.shape[2])[None, :] < jnp.minimum(room, 1)[:, None]
     weight = 1.0 if signals.steering is None else signals.steering.weights[:, kinds.carrier][:, None]
     return 1 + weight * jnp.cumsum(jnp.where(there, chance[:, kinds.carrier], 0.0), axis=1)
 
