@@ -1,6 +1,7 @@
 """What the scripts share: prompts in, streamed text out, progress and tables on standard error."""
 
 import argparse
+import json
 import os
 import shlex
 import signal
@@ -15,8 +16,9 @@ from rich.status import Status
 from rich.table import Table
 
 from jaxspec import decode, telemetry
+from jaxspec.files import check_place, write_beside
 from jaxspec.pipeline import PREFERRED, Pipeline, load
-from jaxspec.run import DECODING, ENDING, PREPARING, Answer
+from jaxspec.run import CALIBRATING, DECODING, ENDING, PREPARING, Answer
 from jaxspec.sampling import warpers
 from jaxspec.sources import check_draft
 from jaxspec.text import Tokenizer, decode_utf8, read_prompts
@@ -32,6 +34,12 @@ SAMPLING = (
     "min_tokens",
 )
 
+WAITING = {
+    CALIBRATING: "measuring what rounds cost here (once for these sources and so many rows)",
+    PREPARING: "preparing (what is new is compiled, for tens of seconds, then kept)",
+}
+"""What somebody who watches is told at a stage."""
+
 
 def fail(sentence: str, status: int = 2) -> int:
     """Say on standard error why nothing came of it; the exit status."""
@@ -42,31 +50,6 @@ def fail(sentence: str, status: int = 2) -> int:
 def command_of(script: str, arguments: Sequence[str] | None) -> str:
     """The command that a script was started with, for people to repeat; `arguments` None are the process's own."""
     return shlex.join(["python", f"scripts/{script}", *(sys.argv[1:] if arguments is None else arguments)])
-
-
-def check_place(name: str) -> None:
-    """Refuse, in one sentence, a file that cannot be written: before the work it is to hold is done."""
-    path = Path(name)
-    folder = path.absolute().parent
-    if not path.name or path.is_dir():
-        raise ValueError(f"{name!r} names no file; give one, for example trace.html")
-    if not folder.is_dir():
-        raise ValueError(f"{name} cannot be written: there is no folder {folder}; make it, or choose another place")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ValueError(f"{name} cannot be written: the folder {folder} is read-only; choose another place")
-
-
-def write_beside(name: str, text: str) -> None:
-    """Write a file whole or not at all: beside its place first, then renamed."""
-    path = Path(name)
-    beside = path.with_name(f".{path.name}.partial-{os.getpid()}")
-    try:
-        beside.write_text(text, encoding="utf-8", newline="\n")
-        beside.replace(path)
-    except OSError as error:
-        raise ValueError(f"{name} cannot be written: {error.strerror}; choose another place") from error
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def attempt(work: Callable[[], object], *, interrupted: str) -> int:
@@ -128,6 +111,7 @@ class Screen:
                 draft_temperature=args.draft_temperature,
                 trace=args.trace is not None,
                 on_stage=self.stage,
+                on_progress=self.progress,
                 **{name: getattr(args, name) for name in options},
                 **told,
                 **settings,
@@ -141,7 +125,9 @@ class Screen:
         return answer
 
     def save(self, answer: Answer, args: argparse.Namespace) -> None:
-        """Write the page of --trace."""
+        """Print the object of --json, and write the page of --trace."""
+        if args.json:
+            self._print(f"{json.dumps(self.as_json(answer))}\n")
         if answer.trace is not None:
             write_beside(args.trace, telemetry.page(answer.trace))
             self._notes.append(f"the trace is in {args.trace}")
@@ -187,14 +173,16 @@ class Screen:
                 verify=args.verify,
                 dtype=args.dtype,
                 mesh=args.mesh,
+                costs=None if args.no_speculation else args.costs,
                 progress=told,
                 note=lambda line: self.console.print(line, style="dim", markup=False, highlight=False),
             )
 
     def stage(self, name: str) -> None:
         """Say what is being waited for, where somebody watches; then the title of the first row."""
-        if name == PREPARING and self.console.is_terminal and not self.quiet:
-            self._status = self.console.status("preparing (what is new is compiled, for tens of seconds, then kept)")
+        if name in WAITING and self.console.is_terminal and not self.quiet:
+            self._stop_waiting()
+            self._status = self.console.status(WAITING[name])
             self._status.start()
         if name == ENDING:
             self._interrupted = False  # it has done what it was for
@@ -202,6 +190,12 @@ class Screen:
         if name == DECODING:
             self._stop_waiting()
             self._title()
+
+    def progress(self, done: int, total: int) -> None:
+        """Say how many of the measurements are done, where somebody watches."""
+        if self._status is not None:
+            self._status.update(f"{WAITING[CALIBRATING]}: {done} of {total}")
+        self._check()
 
     def _interrupt(self, number: int, frame: object) -> None:
         """Ctrl-C: raise as Python does, and remember it where that is lost in a callback of the runtime."""

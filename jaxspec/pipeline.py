@@ -6,79 +6,32 @@ from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from jaxspec import costs as pricing
 from jaxspec import decode
-from jaxspec.checkpoint import gather, load_params, open_checkpoint
+from jaxspec.buckets import capacity_bucket
 from jaxspec.contracts import EngineParams, Setup
+from jaxspec.decode.config import LEARNED
+from jaxspec.decode.request import needed_capacity
 from jaxspec.drafts.ngram import ngram
-from jaxspec.models import LanguageModel, ModelConfig, for_length, fuse, language_model, parameter_shapes
-from jaxspec.run import Answer, OnEnd, OnStage, OnText, Row, Run, begin_trace
+from jaxspec.loading import DTYPES, Loaded, LoadProgress, load_model
+from jaxspec.models import LanguageModel, for_length, language_model
+from jaxspec.run import CALIBRATING, Answer, OnEnd, OnStage, OnText, Row, Run, begin_trace
 from jaxspec.sampling import warpers
-from jaxspec.sharding import make_mesh, param_shardings, replicated
+from jaxspec.select import Prior, SelectorParams, kinds_of, no_prior
+from jaxspec.select.cost import CostTable
+from jaxspec.sharding import make_mesh
 from jaxspec.sources import Made, Shelf, chosen, config_for, opened, wanted
-from jaxspec.text import Tokenizer, compare_vocabularies, from_folder, from_gguf
-from jaxspec.typing import Params
+from jaxspec.text import compare_vocabularies
 
 PREFERRED = ("feature", "lm", "exit", "medusa")
 """Kinds of trained drafts, best first: where none is named, the first of the target's that pays joins lookup."""
 
-DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
+TEXT = "What a round costs does not depend on what is said, so any text serves. "
 
 Messages = Sequence[Mapping[str, object]]
-LoadProgress = Callable[[str, int, int], None]
-
-
-@dataclasses.dataclass(frozen=True)
-class Loaded:
-    """A checkpoint in memory."""
-
-    name: str
-    model: LanguageModel
-    params: Params
-    tokenizer: Tokenizer
-
-
-def load_model(
-    name: str,
-    *,
-    dtype: str = "float32",
-    mesh: Mesh | None = None,
-    split: bool = False,
-    progress: LoadProgress | None = None,
-) -> Loaded:
-    """A checkpoint by folder, file, hub id or the default target's name, with its tokenizer.
-
-    Args:
-        dtype: of the weights: "float32", "bfloat16" or "float16".
-        mesh: devices to load onto, straight from the file; the default device where None.
-        split: tensor-parallel over the mesh's model axis; on every device whole where False.
-        progress: told (name, bytes done, bytes in all).
-
-    Raises:
-        ValueError: an unknown dtype or family, a broken or missing checkpoint, a folder without a tokenizer.
-    """
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype {dtype!r} is unknown; choose {', '.join(DTYPES)}")
-    source = open_checkpoint(name)
-    config = ModelConfig.from_hf(source.config)
-    where = source.tokenizer
-    tokenizer = from_gguf(where) if isinstance(where, Mapping) else from_folder(where)
-    told = None if progress is None else lambda done, total: progress(name, done, total)
-    shardings = None if mesh is None else _shardings(config, mesh, split=split)
-    params = load_params(source, dtype=DTYPES[dtype], shardings=shardings, progress=told)
-    if mesh is None:
-        config, params = fuse(config, params)
-        params = gather(params)
-    return Loaded(name, language_model(config), params, tokenizer)
-
-
-def _shardings(config: ModelConfig, mesh: Mesh, *, split: bool) -> dict[str, jax.sharding.NamedSharding]:
-    shapes = parameter_shapes(config)
-    return param_shardings(shapes, mesh, head_dim=config.head_dim) if split else replicated(shapes, mesh)
 
 
 def load(
@@ -90,6 +43,7 @@ def load(
     verify: str | None = None,
     dtype: str = "float32",
     mesh: str | None = None,
+    costs: str | CostTable | None = None,
     progress: LoadProgress | None = None,
     note: Callable[[str], None] | None = None,
 ) -> "Pipeline":
@@ -101,18 +55,23 @@ def load(
             "medusa", "feature", "exit" and "lm", or any of these with the folder, "feature:PATH". Empty for plain
             decoding. Where None, "lookup", the first of `PREFERRED` that was trained for the target and pays by its
             card (`jaxspec.sources.pays`), if any, and the one that `select` names.
-        select: "rule" or "fixed:SOURCE:K".
+        select: "rule", "fixed:SOURCE:K", or one that weighs costs and learns: `jaxspec.decode.config.LEARNED`.
         lookahead: drafts a round at the most.
         verify: "greedy", "coupled" or "rejection"; where None, greedy at temperature 0 and coupled above.
         dtype: of weights and caches: "float32", "bfloat16" or "float16". In the last two, logits that are as good as
             equal may order differently in windows of different width; float32 is exact.
         mesh: devices by axis, "data=1,model=4": rows over data, the target over model, drafts on every device.
+        costs: a table for selectors that weigh costs, or a file of one (`jaxspec.costs.read`), used as it is; "guess"
+            for rough ones. Where None, they are measured by the first call of so many rows, stored, and refined.
         progress: told (name, bytes done, bytes in all) while weights load.
         note: told a line that a user should know; written to standard error where None.
 
     Raises:
         ValueError: a name that is unknown, a checkpoint that is broken, drafts of another vocabulary or target.
     """
+    if costs is not None and select not in LEARNED:
+        raise ValueError(f"costs are given, which select {select!r} does not weigh; choose {', '.join(LEARNED)}")
+    pricing.check_given(costs)
     artifacts = {draft: opened(draft) for draft in drafts or ()}
     devices = None if mesh is None else make_mesh(mesh)
     if devices is not None and devices.size == 1:
@@ -125,10 +84,11 @@ def load(
     made = {draft: shelf.take(draft, artifacts.get(draft)) for draft in names if wanted(draft) is not None}
     small = [draft for draft in names if draft.startswith("lm:") and draft not in made]
     models = {d: load_model(d.removeprefix("lm:"), dtype=dtype, mesh=devices, progress=progress) for d in small}
-    pipeline = Pipeline(main, names, models, select, lookahead, verify, dtype, devices, made)
-    pipeline.setup(sampled=False, logprobs=False)  # refuses bad names now
+    pipeline = Pipeline(main, names, models, select, lookahead, verify, dtype, devices, made, note)
+    setup = pipeline.setup(sampled=False, logprobs=False)  # refuses bad names now
+    pipeline.prices.given = pricing.given(costs, setup)
     for line in pipeline.notes():
-        (note or (lambda line: sys.stderr.write(f"{line}\n")))(line)
+        pipeline.prices.note(line)
     return pipeline
 
 
@@ -155,6 +115,7 @@ class Pipeline:
         dtype: str,
         mesh: Mesh | None = None,
         made: Mapping[str, Made] | None = None,
+        note: Callable[[str], None] | None = None,
     ):
         self.target, self.drafts, self.models, self.mesh = target, drafts, dict(models), mesh
         self.made = dict(made or {})
@@ -165,6 +126,8 @@ class Pipeline:
         drafted = {name: loaded.params for name, loaded in models.items()}
         drafted |= {name: each.params for name, each in self.made.items()}
         self.params = EngineParams(target.params, drafted, ())
+        self.prior: Prior | None = None  # of a selector that learns; nothing known where None
+        self.prices = pricing.Prices(None, note or (lambda line: sys.stderr.write(f"{line}\n")))
 
     def setup(self, *, sampled: bool, logprobs: bool, length: int = 1) -> Setup:
         """The static engine for greedy or sampled rows of at most `length` tokens, prompt and output together."""
@@ -180,6 +143,32 @@ class Pipeline:
             logprobs=logprobs,
             mesh=self.mesh,
         )
+
+    def priced(self, setup: Setup, **options: Any) -> tuple[EngineParams, pricing.Priced]:
+        """The parameters with what a selector that learns is given; costs are measured where none are known.
+
+        Args:
+            options: of `jaxspec.costs.Prices.of`.
+        """
+        prior = self.prior or no_prior(kinds_of(setup.sources, setup.windows))
+        params = dataclasses.replace(self.params, selector=SelectorParams(pricing.guessed(setup), prior))
+        return self.prices.of(setup, params, dtype=self.dtype, **options)
+
+    def measure(
+        self, rows: int, length: int, told: Callable[[int, int], None] | None = None
+    ) -> tuple[Setup, pricing.Priced]:
+        """Measure and store what greedy rounds cost of so many rows of `length` tokens, whatever is stored.
+
+        Raises:
+            ValueError: nothing to measure, where nothing is drafted or rows are too short.
+        """
+        length = min(length, self.target.model.config.max_positions)
+        setup, text = self.setup(sampled=False, logprobs=False, length=length), self.encode(TEXT, chat=False)
+        capacity = capacity_bucket(length)
+        priced = self.priced(setup, rows=rows, capacity=capacity, prompt_ids=text, told=told, anew=True)[1]
+        if priced.key is None:
+            raise ValueError("nothing was measured; give a draft, a lookahead above 0, and rows long enough for it")
+        return setup, priced
 
     def _source(self, draft: str, length: int) -> Any:
         """A source as `make_setup` takes it."""
@@ -220,6 +209,7 @@ class Pipeline:
         on_text: OnText | None = None,
         on_end: OnEnd | None = None,
         on_stage: OnStage = lambda stage: None,
+        on_progress: Callable[[int, int], None] | None = None,
         draft_confidence: float = 0.0,
         draft_temperature: float = 1.0,
         **settings: Any,
@@ -238,7 +228,9 @@ class Pipeline:
             ignore_end: go on after the target's end ids.
             on_text: called with (row, text) as text becomes certain.
             on_end: called with the row when all of its text was shown.
-            on_stage: called with "preparing" before prefill and compilation, "decoding" after, "ending" at last.
+            on_stage: called with "calibrating" before costs are measured, where that has to be; "preparing" before
+                prefill and compilation, "decoding" after, "ending" at last.
+            on_progress: called with (measurements done, in all) while costs are measured.
             draft_confidence, draft_temperature: as in `decode.make_request`.
             settings: sampling settings of `jaxspec.sampling.warpers`: temperature, top_k, top_p, min_p, ...
 
@@ -273,5 +265,16 @@ class Pipeline:
         if trace:
             told = [prompt for prompt in each for _ in range(num_samples)]
             blank = begin_trace(setup, request, told, settings, target=self.target.name, select=self.select)
-        run = Run(setup, self.params, request, encoded, rows, dtype=self.dtype, on_stage=on_stage, trace=blank)
-        return run.finish(logprobs=logprobs)
+        params, priced = self.params, None
+        if self.select in LEARNED:
+            capacity = max(needed_capacity(setup, len(ids), max_new_tokens) for ids in encoded)
+            told = {"begin": lambda: on_stage(CALIBRATING), "told": on_progress}
+            params, priced = self.priced(setup, rows=len(rows), capacity=capacity, prompt_ids=encoded[0], **told)
+        refiner = None if priced is None else priced.refiner
+        run = Run(
+            setup, params, request, encoded, rows, dtype=self.dtype, on_stage=on_stage, trace=blank, refiner=refiner
+        )
+        answer = run.finish(logprobs=logprobs)
+        if priced is not None:
+            self.prices.settle(priced, self.target.name, self.drafts)
+        return answer

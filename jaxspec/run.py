@@ -13,6 +13,7 @@ from jax.typing import DTypeLike
 
 from jaxspec import decode, telemetry
 from jaxspec.contracts import EngineParams, Request, Setup
+from jaxspec.costs import Refiner
 from jaxspec.decode.generate import CHUNK
 from jaxspec.outcome import FINISH_REASON, HALTED, RUNNING, STOP
 from jaxspec.sampling import warpers
@@ -22,8 +23,9 @@ OnText = Callable[[int, str], None]
 OnEnd = Callable[[int], None]
 OnStage = Callable[[str], None]
 
-PREPARING, DECODING, ENDING = "preparing", "decoding", "ending"
-"""Stages of a call: prefill and compilation, then rounds, then what was held back is shown, interrupted or not."""
+CALIBRATING, PREPARING, DECODING, ENDING = "calibrating", "preparing", "decoding", "ending"
+"""Stages of a call: costs are measured, where none are known; prefill and compilation; rounds; what was held back is
+shown, interrupted or not."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,16 +148,20 @@ class Run:
         dtype: DTypeLike,
         on_stage: OnStage = lambda stage: None,
         trace: telemetry.Trace | None = None,
+        refiner: Refiner | None = None,
     ):
         """Rows to be generated.
 
         Args:
             trace: from `begin_trace`, where one is asked for; then the host looks after every round.
+            refiner: of the selector's costs, where they are to follow the device; not while tracing, which takes time.
         """
         self.setup, self.params, self.request, self.prompts, self.rows = setup, params, request, prompts, rows
         self.dtype, self.on_stage, self.trace = dtype, on_stage, trace
         self.recorder = None if trace is None else telemetry.Recorder(setup.names, len(rows))
+        self.refiner = refiner if trace is None else None
         self.chunks: list[telemetry.Chunk] = []
+        self._compiled = 0  # programs, when the last chunk was read
 
     def finish(self, *, logprobs: bool) -> Answer:
         """Generate; `logprobs` says whether the results have those that the setup keeps."""
@@ -192,10 +198,10 @@ class Run:
     def _decode(self, state: decode.State, last: decode.Progress) -> decode.Progress:
         """The rounds, chunk by chunk; what was seen at last, also where Ctrl-C ends them."""
         rounds = CHUNK if self.recorder is None else 1
-        clock = time.perf_counter()
+        clock, self._compiled = time.perf_counter(), telemetry.compilations()
         try:
             self._read(last)
-            for ahead in decode.stream(self.setup, self.params, state, chunk=rounds, halt=self._halt):
+            for ahead in decode.stream(self.setup, self._given, state, chunk=rounds, halt=self._halt):
                 seen, before = jax.device_get(ahead), last
                 now = time.perf_counter()
                 self._count(before, seen, now - clock)
@@ -216,6 +222,15 @@ class Run:
         self.chunks.append(telemetry.Chunk(seconds, tuple(float(n) for n in rounds)))
         if self.recorder is not None:
             self.recorder.record(before, seen, seconds)
+        compiled, self._compiled = self._compiled, telemetry.compilations()
+        if self.refiner is not None and compiled == self._compiled:
+            self.refiner.take(before.counters, seen.counters, seconds)
+
+    def _given(self) -> EngineParams:
+        """The parameters of the next chunk, with the costs as they are known by now."""
+        if self.refiner is None:
+            return self.params
+        return dataclasses.replace(self.params, selector=self.params.selector._replace(cost=self.refiner.table))
 
     def _halt(self) -> np.ndarray:
         return np.asarray([row.stream.matched is not None for row in self.rows])

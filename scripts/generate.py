@@ -4,7 +4,6 @@ python scripts/generate.py --chat --prompt "Why is the sky blue?"
 """
 
 import argparse
-import json
 import os
 import sys
 
@@ -14,7 +13,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     p.add_argument("--target", default="smollm2-135m-instruct", help="folder, file, hub id (default: %(default)s)")
     sources = "lookup, suffix, ngram, medusa, feature, lm, exit (each [:PATH]), lm:MODEL, exit:LAYERS, jacobi[:W:N:G]"
     p.add_argument("--draft", action="append", metavar="SOURCE", help=f"{sources}; default: lookup, best trained one")
-    p.add_argument("--select", default="rule", help="rule, fixed:SOURCE:K (default: %(default)s)")
+    p.add_argument("--select", default="rule", help="rule, goodput, fixed:SOURCE:K (default: %(default)s)")
+    p.add_argument("--costs", metavar="FILE", help="what rounds cost, or guess; default: measured once, then kept")
     p.add_argument("--lookahead", type=int, default=7, metavar="MAX", help="drafts a round (default: %(default)s)")
     p.add_argument("--no-speculation", action="store_true", help="plain decoding")
     p.add_argument("--prompt", action="append", help="repeatable: a batch")
@@ -51,8 +51,6 @@ def run(args: argparse.Namespace) -> int:
     try:
         screen = Screen(quiet=args.quiet, text=not args.json)
         answer = screen.generate(args)
-        if args.json:
-            print(json.dumps(screen.as_json(answer)), flush=True)
         screen.save(answer, args)
     except ValueError as error:
         return fail(str(error))

@@ -17,6 +17,7 @@ from jaxspec import decode
 from jaxspec.bench.advise_memory import Layout, Parts, draft_parts, numbers, target_parts, trained_shapes
 from jaxspec.bench.advise_models import FREE, Candidate, Model
 from jaxspec.bench.chips import Chip
+from jaxspec.costs import every, make_key
 from jaxspec.drafts.jacobi import jacobi
 from jaxspec.models import ModelConfig
 from jaxspec.models.heads import DraftConfig
@@ -79,9 +80,28 @@ class Timed:
 
 
 def measured(target: Model, draft: Candidate, layout: Layout, most: int) -> Costs | None:
-    """Costs by lookahead 0 to `most` that a calibration of this machine has stored; None where there is none."""
-    del target, draft, layout, most
-    return None
+    """Costs by lookahead 0 to `most` that a calibration of this machine has stored; None where there is none.
+
+    Of the tables for this target, layout and lookahead that have the draft among their sources, the one for rows
+    nearest in length.
+    """
+    if target.config is None or layout.shard_drafts:
+        return None
+    windows = decode.windows_for(most)
+    names = ("none", draft.source)
+    sizes: dict[str, Any] = {"dtype": layout.dtype, "rows": layout.rows, "windows": windows, "capacity": layout.context}
+    asked = make_key(target.config, sources=names, mesh=_mesh(layout), **sizes)
+    apart = {"sources": None, "capacity": None}
+    fit = [each for each in every() if each.key | apart == asked.lasting | apart]
+    fit = [each for each in fit if draft.source in each.key["sources"]]
+    if not fit:
+        return None
+    best = min(fit, key=lambda each: abs(each.key["capacity"] - asked.capacity))
+    return of_table(best.table, best.key["sources"].index(draft.source), windows)
+
+
+def _mesh(layout: Layout) -> str:
+    return "" if layout.devices == 1 else f"data={layout.data},model={layout.model}"
 
 
 def of_table(table: CostTable, source: int, windows: tuple[int, ...]) -> Costs:

@@ -75,7 +75,7 @@ def _dtype(params: EngineParams) -> DTypeLike:
 
 def stream(
     setup: Setup,
-    params: EngineParams,
+    params: EngineParams | Callable[[], EngineParams],
     state: State,
     *,
     chunk: int = CHUNK,
@@ -84,15 +84,17 @@ def stream(
     """Progress after every `chunk` rounds, one chunk late: the device runs the next while the host reads this one.
 
     Args:
+        params: for all chunks, or asked for before every chunk.
         state: prefilled; donated.
         halt: asked before every chunk which rows to end, bool [B].
     """
     nobody = np.zeros(len(state.length), bool)
     rounds = min(2, chunk)  # the first text comes soon, later looks are rarer
-    state, seen = loop(setup, params, state, rounds, nobody)
+    given = params if callable(params) else lambda: params
+    state, seen = loop(setup, given(), state, rounds, nobody)
     while True:
         rounds = min(2 * rounds, chunk)
-        state, ahead = loop(setup, params, state, rounds, nobody if halt is None else halt())
+        state, ahead = loop(setup, given(), state, rounds, nobody if halt is None else halt())
         yield seen
         if not np.any(np.asarray(seen.outcome) == RUNNING):
             return
