@@ -12,6 +12,9 @@ many rows a wide window is dear, and the lookahead falls by itself.
 """
 
 import functools
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -21,10 +24,10 @@ from jaxspec.contracts import Choice, Feedback, Proposal, Selector, Signals, Sto
 from jaxspec.sampling.confidence import ODDS, odds, trusted
 from jaxspec.select import logistic
 from jaxspec.select.cost import CostTable, guess
-from jaxspec.select.features import WIDTH, features, naive_weights
+from jaxspec.select.features import BIAS, WIDTH, features, naive_weights
 from jaxspec.select.kinds import Kinds
 from jaxspec.select.logistic import Lean, Model
-from jaxspec.select.plan import Plan, Table, free_tokens, pick, table_of, tail_of
+from jaxspec.select.plan import Plan, Table, free_tokens, pick, stop_of, table_of, tail_of
 from jaxspec.typing import PyTree, Rows
 
 
@@ -41,7 +44,7 @@ class SelectorParams(NamedTuple):
     """What a selector is given, all traced."""
 
     cost: CostTable
-    prior: Prior
+    prior: PyTree  # `Prior`, or the `Net` of a router
     clusters: Float[Array, "C D"] | None = None
     classes: Array | None = None  # int8 [V], class of each token
 
@@ -59,17 +62,37 @@ class Goodput(NamedTuple):
     told: dict[str, Array]  # of the last round, [B] or [B, N], for people to look at
 
 
-def no_prior(kinds: Kinds) -> Prior:
-    """Nothing known."""
+def no_prior(kinds: Kinds, expects: Mapping[str, float] = MappingProxyType({})) -> Prior:
+    """Nothing known but, by source, the share of first drafts that the target is expected to take."""
     free = tuple(not paid for paid in kinds.passes)
-    naive = jnp.asarray(naive_weights(free))
+    weights = naive_weights(free)
+    for name, share in expects.items():
+        inside = min(max(share, 0.01), 0.99)
+        weights[kinds.names.index(name), BIAS] = math.log(inside / (1 - inside))
+    naive = jnp.asarray(weights)
     plain = jnp.broadcast_to(jnp.asarray([0.0, ODDS], jnp.float32), (len(free), 2))
     takes, trust = logistic.fresh(naive), logistic.fresh(plain)
     return Prior(takes, takes, trust, jnp.zeros(len(free), jnp.float32))
 
 
+def learnt(prior: Prior, state: Goodput) -> Prior:
+    """The prior of the next call: what was known and what the rounds of a state have added.
+
+    What was seen long ago slows learning no more than CALLS observations do.
+    """
+    models = (_sum(*each) for each in zip(prior[:3], state[:3], strict=True))
+    takes, draws, trust = (Model(model.weights, jnp.minimum(model.slopes, CALLS)) for model in models)
+    return Prior(takes, draws, trust, prior.tried + state.tried)
+
+
+CALLS = 50.0
+"""Most that the squared slopes of a weight count for from call to call."""
+
+
 @functools.lru_cache(maxsize=256)
-def goodput(kinds: Kinds, *, optimism: float = 0.05, tails: bool = True, stops: bool = True) -> Selector:
+def goodput(
+    kinds: Kinds, *, optimism: float = 0.05, tails: bool = True, stops: bool = True, clusters: int = 0
+) -> Selector:
     """Maximise expected tokens over expected time; see the module. Its parameters are `SelectorParams`, or () to guess.
 
     Args:
@@ -77,6 +100,8 @@ def goodput(kinds: Kinds, *, optimism: float = 0.05, tails: bool = True, stops: 
             sqrt(log(1 + rounds) / (1 + rounds it was tried)): it is tried again at a rate that decays. Static.
         tails: let a free source go on where a model draft stops. Static.
         stops: let a model draft stop by itself where its chain is not worth the next step. Static.
+        clusters: kinds of text that `SelectorParams.clusters` tells apart (`scripts/build_clusters.py`); 0 for none.
+            Static.
     """
     sources = len(kinds.names)
 
@@ -100,7 +125,7 @@ def goodput(kinds: Kinds, *, optimism: float = 0.05, tails: bool = True, stops: 
         goes = _predict(known.prior.draws, state.draws, state.leans[1], x)
         table = table_of(known.cost, signals, chance, goes, _tail_means(state), kinds)
         plan = pick(table, signals, kinds)
-        choice = Choice(plan.source, plan.lookahead, told=_told(table, plan, signals))
+        choice = Choice(plan.source, plan.lookahead, told=told_of(table, plan, signals))
         return choice._replace(stop=_stop(known, state, plan, table)) if stops else choice
 
     def tail(params: PyTree, state: Goodput, signals: Signals, choice: Choice, head: Proposal) -> Choice:
@@ -117,7 +142,8 @@ def goodput(kinds: Kinds, *, optimism: float = 0.05, tails: bool = True, stops: 
     ) -> Goodput:
         return _learn(given(params).prior, state, signals, choice, feedback, kinds)
 
-    return Selector("goodput", init, choose, update, feedback=True, certainty=True, tail=tail if tails else None)
+    own = {"feedback": True, "certainty": True, "tail": tail if tails else None, "clusters": clusters}
+    return Selector("goodput", init, choose, update, **own)
 
 
 def _sum(prior: Model, learnt: Model) -> Model:
@@ -151,17 +177,10 @@ def _trust(params: SelectorParams, state: Goodput, source: Rows) -> tuple[Float[
 
 def _stop(params: SelectorParams, state: Goodput, plan: Plan, table: Table) -> Stop:
     """When the source of the plan's entry stops; rows of other sources do not read it."""
-    paid, costs = table.paid[plan.entry], params.cost
-    most = costs.draft.shape[1] - 1
-    width = (costs.verify[-1] - costs.verify[0]) / max(most, 1)
-    draft = (costs.draft[paid, most] - costs.draft[paid, min(1, most)]) / max(most - 1, 1)
-    base = costs.verify[0] + jnp.maximum(costs.draft[paid, min(1, most)] - draft, 0.0)
-    intercept, slope = _trust(params, state, plan.source)
-    every = lambda value: jnp.broadcast_to(value, plan.source.shape).astype(jnp.float32)  # noqa: E731
-    return Stop(intercept, slope, every(base), every(draft + width))
+    return stop_of(params.cost, table.paid[plan.entry], *_trust(params, state, plan.source))
 
 
-def _told(table: Table, plan: Plan, signals: Signals) -> dict[str, Array]:
+def told_of(table: Table, plan: Plan, signals: Signals) -> dict[str, Array]:
     """For people: what each row was asked for, what it expects of each source at its most, and what it has seen."""
     rows, sources = signals.offered.shape
     assert signals.seen is not None
@@ -207,7 +226,11 @@ def _learn(prior: Prior, state: Goodput, signals: Signals, choice: Choice, feedb
     ended = ran & could & (depth == drawn) & right & (feedback.emitted[:, None, None] > drawn)
     vain = _in_vain(signals, choice, kinds)
     takes, lean = logistic.learn(
-        _sum(prior.takes, state.takes), state.leans[0], x, feedback.chance, feedback.known | ended | (vain[..., None] & (depth == 0))
+        _sum(prior.takes, state.takes),
+        state.leans[0],
+        x,
+        feedback.chance,
+        feedback.known | ended | (vain[..., None] & (depth == 0)),
     )
     draws, going = logistic.learn(
         _sum(prior.draws, state.draws), state.leans[1], x, (depth < drawn).astype(jnp.float32),
@@ -257,4 +280,4 @@ def _tails(state: Goodput, choice: Choice, feedback: Feedback, mine: Array) -> F
     return state.tails * kept[:, None] + jnp.einsum("bn,bx->nx", ran, each)
 
 
-__all__ = ["Goodput", "Prior", "SelectorParams", "goodput", "no_prior"]
+__all__ = ["Goodput", "Prior", "SelectorParams", "goodput", "no_prior", "nothing_told", "told_of"]
