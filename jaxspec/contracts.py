@@ -240,6 +240,7 @@ class Selector(NamedTuple):
     feedback: bool = False  # whether `update` reads the feedback and nothing else of the round; where not, it is None
     certainty: bool = False  # whether `choose` reads the target's certainty in Signals.seen, which costs a pass over V
     tail: Any = None  # (params, state, Signals, Choice, Proposal) -> Choice with a tail; see `jaxspec.drafts.tails`
+    carry: Any = None  # (params, state) -> what the next call may begin with, in place of params.prior; None: nothing
     clusters: int = 0  # text clusters that Signals.seen.domain counts; then params.clusters holds [clusters, D] float32
 
 

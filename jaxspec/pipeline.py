@@ -1,7 +1,6 @@
 """Strings in, strings out: a target, its drafts and their tokenizer behind `load(...)` and `.generate(...)`."""
 
 import dataclasses
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from typing import Any
@@ -127,7 +126,7 @@ class Pipeline:
         drafted |= {name: each.params for name, each in self.made.items()}
         self.params = EngineParams(target.params, drafted, ())
         self.prior: Prior | None = None  # of a selector that learns; nothing known where None
-        self.prices = pricing.Prices(None, note or (lambda line: sys.stderr.write(f"{line}\n")))
+        self.prices = pricing.Prices(None, note or pricing.say)
 
     def setup(self, *, sampled: bool, logprobs: bool, length: int = 1) -> Setup:
         """The static engine for greedy or sampled rows of at most `length` tokens, prompt and output together."""
@@ -150,7 +149,8 @@ class Pipeline:
         Args:
             options: of `jaxspec.costs.Prices.of`.
         """
-        prior = self.prior or no_prior(kinds_of(setup.sources, setup.windows))
+        expects = {draft: each.accepts for draft, each in self.made.items() if each.accepts is not None}
+        prior = self.prior or no_prior(kinds_of(setup.sources, setup.windows), expects)
         params = dataclasses.replace(self.params, selector=SelectorParams(pricing.guessed(setup), prior))
         return self.prices.of(setup, params, dtype=self.dtype, **options)
 
@@ -275,6 +275,7 @@ class Pipeline:
             setup, params, request, encoded, rows, dtype=self.dtype, on_stage=on_stage, trace=blank, refiner=refiner
         )
         answer = run.finish(logprobs=logprobs)
+        self.prior = run.learnt or self.prior
         if priced is not None:
             self.prices.settle(priced, self.target.name, self.drafts)
         return answer

@@ -161,6 +161,7 @@ class Run:
         self.recorder = None if trace is None else telemetry.Recorder(setup.names, len(rows))
         self.refiner = refiner if trace is None else None
         self.chunks: list[telemetry.Chunk] = []
+        self.learnt: Any = None  # what the selector has to begin the next call with; None: nothing
         self._compiled = 0  # programs, when the last chunk was read
 
     def finish(self, *, logprobs: bool) -> Answer:
@@ -179,6 +180,7 @@ class Run:
         ready, compiled = time.perf_counter(), telemetry.compilations()
         last = self._decode(state, jax.device_get(last))
         seconds = time.perf_counter() - ready
+        self.learnt = last.learnt
         self.on_stage(ENDING)
         report = telemetry.stats(
             last.counters,

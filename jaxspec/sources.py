@@ -45,6 +45,7 @@ class Made:
 
     config: DraftConfig | None  # None for a table
     params: PyTree
+    accepts: float | None = None  # share of first drafts that the target took on held-out prompts, by the card
 
 
 def wanted(draft: str) -> Wanted | None:
@@ -150,6 +151,15 @@ def pays(record: Mapping[str, Any]) -> bool:
     return tokens >= WORTH
 
 
+def accepts(record: Mapping[str, Any]) -> float | None:
+    """Share of a trained draft's first drafts that the target took on held-out prompts; None if its card has none."""
+    said: Any = record
+    for name in ("card", "validation", "engine", "overall", "acceptance"):
+        said = said.get(name) if isinstance(said, Mapping) else None
+    first = said[0] if isinstance(said, list) and said else None
+    return float(first) if isinstance(first, int | float) else None
+
+
 def chosen(selects: Sequence[str], kinds: Sequence[str]) -> tuple[str, ...]:
     """The kinds that a fixed choice names.   "fixed:feature:3" -> feature"""
     return tuple(kind for kind in kinds if any(re.fullmatch(rf"fixed:{kind}(:\d+)?", select) for select in selects))
@@ -211,7 +221,7 @@ class Shelf:
         if config.kind == "lm" and self.mesh is None and not config.body.fused:
             body, params = fuse(config.body, params)
             config = dataclasses.replace(config, body=body)
-        return Made(config, self._placed(params))
+        return Made(config, self._placed(params), accepts(_record(folder)))
 
     def _placed(self, params: PyTree) -> PyTree:
         return params if self.mesh is None else jax.device_put(params, replicated(params, self.mesh))

@@ -14,7 +14,7 @@ from jaxspec.decode.step import step
 from jaxspec.outcome import HALTED, RUNNING
 from jaxspec.sharding import constrain
 from jaxspec.telemetry import Counters
-from jaxspec.typing import RowMask, Rows
+from jaxspec.typing import PyTree, RowMask, Rows
 
 
 class Progress(NamedTuple):
@@ -27,6 +27,7 @@ class Progress(NamedTuple):
     counters: Counters
     rounds: Int[Array, ""]
     told: dict[str, Array] | None  # what the selector saw and expected in the last round, [B] or [B, N]; None: nothing
+    learnt: PyTree = None  # what the selector has to begin the next call with; None: nothing
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
@@ -53,7 +54,8 @@ def loop(
         return done + 1, step(setup, params, state)[0]
 
     _, state = jax.lax.while_loop(going, body, (jnp.int32(0), state))
-    return constrain(state, setup.mesh), progress(state)
+    learnt = None if setup.selector.carry is None else setup.selector.carry(params.selector, state.selector)
+    return constrain(state, setup.mesh), progress(state)._replace(learnt=learnt)
 
 
 def progress(state: State) -> Progress:

@@ -137,6 +137,9 @@ def goodput(
         source, lookahead = tail_of(known.cost, signals, free_tokens(chance, signals, kinds), mine, choice, head, kinds)
         return choice._replace(tail=source, tail_lookahead=lookahead)
 
+    def carry(params: PyTree, state: Goodput) -> Prior:
+        return learnt(given(params).prior, state)
+
     def update(
         params: PyTree, state: Goodput, signals: Signals, choice: Choice, _: Any, __: Any, feedback: Feedback
     ) -> Goodput:
