@@ -4,19 +4,23 @@ import copy
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from jaxspec import decode
 from jaxspec.contracts import Setup
+from jaxspec.decode.config import LEARNED, check_select
 from jaxspec.decode.request import needed_capacity
 from jaxspec.pipeline import Pipeline
 from jaxspec.sampling import warpers
 from jaxspec.telemetry import Counters
 
 PLAIN, MODE, PEER = "plain", "mode", "peer"
+
+PINNED = "rule"
+"""Selector of the program that fixed modes share; it never gets to choose."""
 
 _FOREVER = 1 << 30
 
@@ -57,9 +61,9 @@ def check_modes(modes: Sequence[str], drafts: Sequence[str]) -> None:
     alone = [f"fixed:{draft}" for draft in drafts]
     for mode in modes:
         head, _, depth = mode.rpartition(":")
-        if mode not in ("rule", "fixed:none", *alone) and not (head in alone and depth.isdecimal()):
+        if mode not in ("rule", *LEARNED, "fixed:none", *alone) and not (head in alone and depth.isdecimal()):
             raise ValueError(
-                f"mode {mode!r} is unknown; choose among rule, fixed:none and fixed:SOURCE:K "
+                f"mode {mode!r} is unknown; choose among rule, {', '.join(LEARNED)}, fixed:none and fixed:SOURCE:K "
                 f"with SOURCE among the drafts {', '.join(drafts) or '(none was given)'}"
             )
 
@@ -67,13 +71,17 @@ def check_modes(modes: Sequence[str], drafts: Sequence[str]) -> None:
 def setups(pipeline: Pipeline, modes: Sequence[str], *, sampled: bool) -> dict[str, Setup]:
     """Setup of each mode, and of the plain loop under the name "plain"; every mode has all draft sources at hand.
 
+    Fixed modes pin their source in the request, so that one program serves all of them.
+
     Raises:
         ValueError: a lookahead that no window holds.
     """
     bare = _with(pipeline, drafts=(), select="rule")
     found = {PLAIN: bare.setup(sampled=sampled, logprobs=False)}
     for mode in modes:
-        found[mode] = _with(pipeline, select=mode).setup(sampled=sampled, logprobs=False)
+        found[mode] = _with(pipeline, select=PINNED if mode.startswith("fixed:") else mode).setup(
+            sampled=sampled, logprobs=False
+        )
     return found
 
 
@@ -88,16 +96,29 @@ def shared_capacity(made: dict[str, Setup], prompts: Sequence[Sequence[int]], ma
     return max(needed_capacity(setup, len(prompt), max_new_tokens) for setup in made.values() for prompt in prompts)
 
 
+def pinned(mode: str, setup: Setup) -> dict[str, Any]:
+    """What a request says so that every round is the fixed mode's; nothing for other modes.
+
+    fixed:feature:3   ->   source feature, max_lookahead 3
+    """
+    if not mode.startswith("fixed:"):
+        return {}
+    choice = check_select(mode, setup.names[1:], setup.lookahead)
+    assert choice is not None
+    return {"source": setup.names[choice[0]], "max_lookahead": choice[1]}
+
+
 def ours(pipeline: Pipeline, name: str, setup: Setup, ask: Ask, *, capacity: int) -> Contender:
     """Our engine under a setup; the plain loop where `name` is "plain"."""
     warp = warpers(1, temperature=ask.temperature, vocab_size=pipeline.vocab_size)
     nobody = np.zeros(1, bool)
     params = pipeline.params
+    pin = pinned(name, setup)
 
     def run(prompt: Sequence[int], max_new_tokens: int) -> Run:
         began = time.perf_counter()
         request = decode.make_request(
-            setup, [prompt], max_new_tokens=max_new_tokens, stop_ids=ask.stop_ids, seed=ask.seed, warp=warp
+            setup, [prompt], max_new_tokens=max_new_tokens, stop_ids=ask.stop_ids, seed=ask.seed, warp=warp, **pin
         )
         state = decode.start(setup, params, [prompt], request, capacity=capacity, dtype=pipeline.dtype)
         jax.block_until_ready(state)
