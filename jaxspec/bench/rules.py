@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxspec.bench.prices import Priced
 from jaxspec.bench.record import Pool
 from jaxspec.contracts import FREE, MODEL, Choice, Selector, Signals
-from jaxspec.select import Kinds, SelectorParams, fixed, goodput, no_prior, rule
+from jaxspec.select import LEARNED, Kinds, SelectorParams, fixed, learned, no_prior, prior_of, rule, weighs
 from jaxspec.select.cost import CostTable
 from jaxspec.typing import PyTree
 
@@ -26,7 +26,8 @@ def selector_by_name(name: str, info: Info) -> tuple[Selector, PyTree]:
     """A selector for a pool, and its parameters.
 
     Args:
-        name: "goodput", "rule" (the engine's), "field" (`lookup_else_model`), "fixed:SOURCE:K", or "fixed:none".
+        name: one of `jaxspec.select.LEARNED`, "router:FOLDER", "goodput:FOLDER", "rule" (the engine's), "field"
+            (`lookup_else_model`), "fixed:SOURCE:K", or "fixed:none".
 
     Raises:
         ValueError: a name that no selector has, or that this pool has no sources for.
@@ -41,13 +42,15 @@ def selector_by_name(name: str, info: Info) -> tuple[Selector, PyTree]:
         if not (free and models):
             raise ValueError(f"select 'field' needs a free source and a model; the records have {pool.names}")
         return lookup_else_model(free[0], models[0]), ()
-    if name == "goodput":
-        kinds = Kinds(pool.names, tuple(kind == MODEL for kind in pool.costs), pool.carrier or 0, 0, info.windows)
+    if weighs(name):
+        kinds = Kinds(
+            pool.names, tuple(kind == MODEL for kind in pool.costs), pool.carrier or 0, pool.nodes, info.windows
+        )
         costs = info.costs
         cost = CostTable(
             *(jnp.asarray(each, jnp.float32) for each in (costs.verify, costs.draft, costs.lag, costs.ride))
         )
-        return goodput(kinds), SelectorParams(cost, no_prior(kinds))
+        return learned(name, kinds), SelectorParams(cost, prior_of(name, kinds) or no_prior(kinds))
     kind, _, rest = name.partition(":")
     source, _, drafts = rest.rpartition(":")
     if kind == "fixed" and rest == "none":
@@ -55,7 +58,7 @@ def selector_by_name(name: str, info: Info) -> tuple[Selector, PyTree]:
     if kind == "fixed" and source in pool.names and drafts.isdecimal() and int(drafts) <= info.depth:
         return fixed(pool.index(source), int(drafts)), ()
     raise ValueError(
-        f"select {name!r} is unknown; choose goodput, rule, field or fixed:SOURCE:K "
+        f"select {name!r} is unknown; choose {', '.join(LEARNED)}, router:FOLDER, rule, field or fixed:SOURCE:K "
         f"with SOURCE among {', '.join(pool.names)} and K up to {info.depth}"
     )
 

@@ -14,13 +14,10 @@ from jaxspec.drafts.suffix import suffix
 from jaxspec.models.api import LanguageModel
 from jaxspec.models.heads import KINDS, DraftConfig, small_model
 from jaxspec.models.tapped import layers_of
-from jaxspec.select import fixed, goodput, kinds_of, rule
+from jaxspec.select import LEARNED, fixed, kinds_of, learned, rule, weighs
 from jaxspec.verify import verifier
 
 DEFAULT_LOOKAHEAD = 7
-
-LEARNED = ("goodput",)
-"""Selectors that learn from what the rounds bring."""
 
 Draft = str | tuple[str, LanguageModel] | tuple[str, LanguageModel, int] | tuple[str, DraftConfig] | DraftSource
 
@@ -47,7 +44,8 @@ def make_setup(
             (NAME, LanguageModel) for a model draft whose parameters are `EngineParams.drafts[NAME]` (a third entry
             counts the ids that it shares with the target), (NAME, DraftConfig) for a draft trained for this target
             (`jaxspec.checkpoint.open_draft`, `attach`), or a `DraftSource` of your own.
-        select: "goodput", "rule", "fixed:SOURCE:K", "fixed:none", or a `Selector`.
+        select: one of `LEARNED`, "router:FOLDER" or "goodput:FOLDER" with what was trained in
+            `EngineParams.selector` (`jaxspec.select.trained`), "rule", "fixed:SOURCE:K", "fixed:none", or a `Selector`.
         verify: "greedy", "rejection" or "coupled".
         lookahead: drafts a round at the most; at most the widest window less one.
         model_lookahead: drafts `rule` asks of a source that costs a model pass; min(lookahead, 3) where None.
@@ -187,8 +185,8 @@ def _selector(
     choice = check_select(select, [source.name for source in sources[1:]], lookahead)
     if choice is not None:
         return fixed(*choice)
-    if select == "goodput":
-        return goodput(kinds_of(sources, windows))
+    if weighs(select):
+        return learned(select, kinds_of(sources, windows))
     free = tuple(i for i, s in enumerate(sources) if s.cost == FREE and i > 0)
     models = tuple(i for i, s in enumerate(sources) if s.cost == MODEL)
     learns = next((i for i, s in enumerate(sources) if s.branch is not None), 0)
@@ -205,7 +203,7 @@ def check_select(select: str, drafts: Sequence[str], lookahead: int) -> tuple[in
     Raises:
         ValueError: a choice that does not exist, or more drafts than there may be.
     """
-    if select in LEARNED or select == "rule":
+    if weighs(select) or select == "rule":
         return None
     names = ["none", *drafts]
     kind, _, rest = select.partition(":")
@@ -220,5 +218,6 @@ def check_select(select: str, drafts: Sequence[str], lookahead: int) -> tuple[in
                 )
             return names.index(name), int(tail)
     raise ValueError(
-        f"select {select!r} is unknown; choose goodput, rule or fixed:SOURCE:K with SOURCE among {', '.join(names)}"
+        f"select {select!r} is unknown; choose {', '.join(LEARNED)}, router:FOLDER, goodput:FOLDER, rule or "
+        f"fixed:SOURCE:K with SOURCE among {', '.join(names)}"
     )

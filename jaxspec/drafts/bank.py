@@ -83,8 +83,18 @@ def offered_by(
         confidence=jnp.stack(sure, 1),
         length=view.length,
         steering=view.request.steering,
+        token_class=_last_class(params, view),
     )
     return free, signals
+
+
+def _last_class(params: EngineParams, view: View) -> Rows | None:
+    """Class of each row's last token, where the selector was given a table of classes; None where not."""
+    classes = getattr(params.selector, "classes", None)
+    if classes is None:
+        return None
+    last = jnp.take_along_axis(view.tokens, view.length[:, None] - 1, axis=1)[:, 0]
+    return classes[last].astype(jnp.int32)
 
 
 def settle(choice: Choice, signals: Signals) -> Choice:

@@ -25,6 +25,8 @@ MATCHES, DEPTHS, KINDS, CLASSES = 7, 6, 8, 6
 BIAS, MATCH, DEPTH = 0, 1, 8
 TOP, ENTROPY, LAW, LONG, KIND, CLASS = 14, 15, 16, 17, 18, 26
 WIDTH = CLASS + CLASSES
+VERSION = 1
+"""Of what the columns mean; trained weights of another version are refused."""
 
 
 def features(signals: Signals, depth: int, free: tuple[bool, ...]) -> Float[Array, "B N A F"]:
@@ -87,4 +89,4 @@ def naive_weights(free: tuple[bool, ...]) -> np.ndarray:
     return weights
 
 
-__all__ = ["WIDTH", "features", "naive_weights"]
+__all__ = ["VERSION", "WIDTH", "features", "naive_weights"]

@@ -5,10 +5,10 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxspec.contracts import Choice, Proposal, Signals
+from jaxspec.contracts import Choice, Proposal, Signals, Stop
 from jaxspec.select.cost import CostTable, by_drafts
 from jaxspec.select.kinds import Kinds
-from jaxspec.typing import Rows
+from jaxspec.typing import RowFloats, Rows
 
 
 class Table(NamedTuple):
@@ -139,6 +139,16 @@ def pick(table: Table, signals: Signals, kinds: Kinds) -> Plan:
     return Plan(entry, source, jnp.where(pays, alone, lookahead).astype(jnp.int32), rate)
 
 
+def stop_of(costs: CostTable, paid: Int[Array, ""], intercept: RowFloats, slope: RowFloats) -> Stop:
+    """When drafts of a source that costs a pass end, by what it costs and what its confidence means in each row."""
+    most = costs.draft.shape[1] - 1
+    width = (costs.verify[-1] - costs.verify[0]) / max(most, 1)
+    draft = (costs.draft[paid, most] - costs.draft[paid, min(1, most)]) / max(most - 1, 1)
+    base = costs.verify[0] + jnp.maximum(costs.draft[paid, min(1, most)] - draft, 0.0)
+    each = (jnp.broadcast_to(value, intercept.shape).astype(jnp.float32) for value in (base, draft + width))
+    return Stop(intercept, slope, *each)
+
+
 def tail_of(
     costs: CostTable,
     signals: Signals,
@@ -171,4 +181,4 @@ def tail_of(
     return jnp.where(lookahead > 0, source, 0), lookahead
 
 
-__all__ = ["Plan", "Table", "between", "free_tokens", "paid_tokens", "pick", "table_of", "tail_of"]
+__all__ = ["Plan", "Table", "between", "free_tokens", "paid_tokens", "pick", "stop_of", "table_of", "tail_of"]

@@ -1,0 +1,59 @@
+"""Selectors that weigh what the sources bring against what they cost, by name.
+
+goodput, hedge, ucb, thompson, exp3     learn from what the rounds bring
+router:FOLDER                           chooses by a network that was trained beforehand
+goodput:FOLDER                          begins with a prior that was trained beforehand
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from jaxspec.contracts import Selector
+from jaxspec.select.exp3 import exp3
+from jaxspec.select.goodput import Prior, goodput
+from jaxspec.select.hedge import hedge
+from jaxspec.select.kinds import Kinds
+from jaxspec.select.router import Net, router
+from jaxspec.select.thompson import thompson
+from jaxspec.select.trained import KINDS, read_trained
+from jaxspec.select.ucb import ucb
+
+MAKERS: dict[str, Callable[[Kinds], Selector]] = {
+    "goodput": goodput,
+    "hedge": hedge,
+    "ucb": ucb,
+    "thompson": thompson,
+    "exp3": exp3,
+}
+LEARNED = tuple(MAKERS)
+"""Selectors that learn from what the rounds bring."""
+
+
+def weighs(select: str) -> bool:
+    """Whether a name is that of a selector here; its parameters are `SelectorParams`, or () to guess."""
+    return select in LEARNED or folder_of(select) is not None
+
+
+def folder_of(select: str) -> Path | None:
+    """The folder with what was trained, of a name that gives one.   "router:my-router" -> my-router, "ucb" -> None"""
+    name, colon, folder = select.partition(":")
+    return Path(folder) if colon and folder and name in KINDS else None
+
+
+def learned(select: str, kinds: Kinds) -> Selector:
+    """The selector of a name, for these sources. What a folder holds is not read here (`prior_of`)."""
+    name = select.partition(":")[0]
+    return router(kinds) if name == "router" else MAKERS[name](kinds)
+
+
+def prior_of(select: str, kinds: Kinds) -> Net | Prior | None:
+    """What the folder in a name holds for these sources, for `SelectorParams.prior`; None where the name gives none.
+
+    Raises:
+        ValueError: as `jaxspec.select.trained.read_trained`.
+    """
+    folder = folder_of(select)
+    return None if folder is None else read_trained(folder, select.partition(":")[0], kinds)
+
+
+__all__ = ["LEARNED", "folder_of", "learned", "prior_of", "weighs"]
