@@ -36,15 +36,13 @@ class Pool:
     names: tuple[str, ...]
     costs: tuple[str, ...]  # FREE or MODEL, as in `jaxspec.contracts`
     lags: tuple[bool, ...]  # whether the source has a cache of its own, which falls behind while it is not asked
-    laws: tuple[bool, ...] = ()  # whether a free source's confidence is a probability; empty where none's is
     carrier: int | None = None  # index of the source whose branch rides in the window; None without one
     nodes: int = 0  # of that branch
 
     def __post_init__(self) -> None:
         if not self.names or self.names[0] != "none" or len(set(self.names)) != len(self.names):
             raise ValueError(f"the sources are {self.names}; name each once, and none first")
-        lengths = {len(self.costs), len(self.lags), len(self.laws or self.names), len(self.names)}
-        if len(lengths) > 1 or set(self.costs) - {FREE, MODEL}:
+        if not len(self.names) == len(self.costs) == len(self.lags) or set(self.costs) - {FREE, MODEL}:
             raise ValueError(f"sources {self.names} have costs {self.costs} and lags {self.lags}; give one of each")
 
     def index(self, name: str) -> int:
@@ -194,8 +192,8 @@ def load(folder: str | Path) -> tuple[list[Record], dict[str, Any]]:
         if said["format"] != FORMAT:
             raise ValueError(f"format {said['format']}, where {FORMAT} is read")
         about = said["pool"]
-        names, costs, lags, laws = (tuple(about[field]) for field in ("names", "costs", "lags", "laws"))
-        pool = Pool(names, costs, lags, laws, about["carrier"], about["nodes"])
+        names, costs, lags = (tuple(about[field]) for field in ("names", "costs", "lags"))
+        pool = Pool(names, costs, lags, about["carrier"], about["nodes"])
         return [_read(folder, pool, dict(each)) for each in said["records"]], said["settings"]
     except (OSError, EOFError, BadZipFile, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{folder} holds no readable records ({error}); make them with replay.py --record") from None

@@ -19,7 +19,7 @@ from jaxtyping import Array
 from jaxspec import decode
 from jaxspec.bench.record import Pool, Record, run_length
 from jaxspec.cache import append
-from jaxspec.contracts import FREE, Choice, EngineParams, Proposal, Seen, Setup, Verdict, View
+from jaxspec.contracts import Choice, EngineParams, Proposal, Seen, Setup, Verdict, View
 from jaxspec.decode.request import needed_capacity
 from jaxspec.decode.state import State, look, on_mesh
 from jaxspec.drafts import bank
@@ -108,7 +108,6 @@ def pool_of_setup(setup: Setup) -> Pool:
         names=setup.names,
         costs=tuple(source.cost for source in setup.sources),
         lags=tuple(source.lag is not None for source in setup.sources),
-        laws=tuple(source.cost == FREE and source.law for source in setup.sources),
         carrier=setup.carrier,
         nodes=0 if setup.branch is None else len(setup.branch.parents) - 1,
     )
