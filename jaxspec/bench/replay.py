@@ -228,14 +228,14 @@ def _stopped(pool: Pool, place: _Place, choice: Choice) -> Choice:
     return choice._replace(lookahead=jnp.where(free, choice.lookahead, jnp.minimum(choice.lookahead, drawn)))
 
 
-UNKNOWN = (2, 8)
-"""Match and drafts of a free source after drafts that the text does not follow: what it says there is not known."""
-
-
 def _continued(
     selector: Selector, pool: Pool, params: PyTree, state: PyTree, tape: Tape, place: _Place, at: Array, choice: Choice
 ) -> tuple[Choice, Array]:
-    """The choice with the tail that the selector wants, and how many of its drafts are right if the head is."""
+    """The choice with the tail that the selector wants, and how many of its drafts are right if the head is.
+
+    What a free source would say after drafts that the text does not follow is not known; it is taken to say what it says
+    at that place of the text, so that the selector cannot tell from its signals whether the head is right.
+    """
     zeros = jnp.zeros_like(choice.source)
     choice = choice._replace(tail=zeros, tail_lookahead=zeros)
     if selector.tail is None:
@@ -245,13 +245,7 @@ def _continued(
     there = _look(tape, jnp.minimum(end, tape.length - 1))
     tails = _free(pool) & (jnp.arange(len(pool.names)) != (pool.carrier or 0))[None, :]
     left = jnp.clip(tape.limit - end - 1, 0, tape.confidence.shape[-1] - choice.lookahead)[:, None]
-    offered = jnp.where(
-        known[:, None], there.offered, jnp.where(jnp.arange(len(pool.names)) > 0, UNKNOWN[1], 0)[None, :]
-    )
-    ahead = there._replace(
-        offered=jnp.where(tails, jnp.minimum(offered, left), 0),
-        match=jnp.where(known[:, None], there.match, UNKNOWN[0]),
-    )
+    ahead = there._replace(offered=jnp.where(tails, jnp.minimum(there.offered, left), 0))
     signals = _signals(pool, tape, ahead, end, jnp.zeros_like(ahead.offered))
     picked = selector.tail(params, state, signals, choice, _proposal(place, choice))
     costly = ~jnp.take_along_axis(_free(pool), choice.source[:, None], axis=1)[:, 0]
