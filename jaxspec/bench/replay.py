@@ -233,8 +233,8 @@ def _continued(
 ) -> tuple[Choice, Array]:
     """The choice with the tail that the selector wants, and how many of its drafts are right if the head is.
 
-    What a free source would say after drafts that the text does not follow is not known; it is taken to say what it says
-    at that place of the text, so that the selector cannot tell from its signals whether the head is right.
+    What a free source would say after drafts that the text does not follow is not known; it is taken to say what it
+    says at that place of the text, so that the selector cannot tell from its signals whether the head is right.
     """
     zeros = jnp.zeros_like(choice.source)
     choice = choice._replace(tail=zeros, tail_lookahead=zeros)
