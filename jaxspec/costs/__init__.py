@@ -1,6 +1,6 @@
 """Cost tables on the host: as JSON, stored by what they were measured for, refined while they are used."""
 
-from jaxspec.costs.first import GUESS, Priced, Prices, check_given, command, given, guessed, key_for
+from jaxspec.costs.first import GUESS, Priced, Prices, check_given, command, given, guessed, key_for, say
 from jaxspec.costs.refine import Refiner, refine
 from jaxspec.costs.show import tables
 from jaxspec.costs.store import Key, Stored, every, find, look_up, make_key, save
@@ -27,5 +27,6 @@ __all__ = [
     "read",
     "refine",
     "save",
+    "say",
     "tables",
 ]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import shlex
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,6 +21,11 @@ GUESS = "guess"
 """In place of a table: weigh rough costs, measure nothing."""
 
 Note = Callable[[str], None]
+
+
+def say(line: str) -> None:
+    """A line on standard error."""
+    sys.stderr.write(f"{line}\n")
 
 
 def guessed(setup: Setup) -> CostTable:
@@ -171,4 +177,4 @@ class Prices:
             self.note(f"costs cannot be stored, and will be measured again: {error}")
 
 
-__all__ = ["GUESS", "Priced", "Prices", "check_given", "command", "given", "guessed", "key_for"]
+__all__ = ["GUESS", "Priced", "Prices", "check_given", "command", "given", "guessed", "key_for", "say"]
