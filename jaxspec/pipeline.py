@@ -19,7 +19,7 @@ from jaxspec.loading import DTYPES, Loaded, LoadProgress, load_model
 from jaxspec.models import LanguageModel, for_length, language_model
 from jaxspec.run import CALIBRATING, Answer, OnEnd, OnStage, OnText, Row, Run, begin_trace
 from jaxspec.sampling import warpers
-from jaxspec.select import Prior, SelectorParams, kinds_of, no_prior
+from jaxspec.select import Prior, SelectorParams, kinds_of, no_prior, prior_of, weighs
 from jaxspec.select.cost import CostTable
 from jaxspec.sharding import make_mesh
 from jaxspec.sources import Made, Shelf, chosen, config_for, opened, wanted
@@ -68,7 +68,7 @@ def load(
     Raises:
         ValueError: a name that is unknown, a checkpoint that is broken, drafts of another vocabulary or target.
     """
-    if costs is not None and select not in LEARNED:
+    if costs is not None and not weighs(select):
         raise ValueError(f"costs are given, which select {select!r} does not weigh; choose {', '.join(LEARNED)}")
     pricing.check_given(costs)
     artifacts = {draft: opened(draft) for draft in drafts or ()}
@@ -150,7 +150,8 @@ class Pipeline:
             options: of `jaxspec.costs.Prices.of`.
         """
         expects = {draft: each.accepts for draft, each in self.made.items() if each.accepts is not None}
-        prior = self.prior or no_prior(kinds_of(setup.sources, setup.windows), expects)
+        kinds = kinds_of(setup.sources, setup.windows)
+        prior = self.prior or prior_of(self.select, kinds) or no_prior(kinds, expects)
         params = dataclasses.replace(self.params, selector=SelectorParams(pricing.guessed(setup), prior))
         return self.prices.of(setup, params, dtype=self.dtype, **options)
 
@@ -266,7 +267,7 @@ class Pipeline:
             told = [prompt for prompt in each for _ in range(num_samples)]
             blank = begin_trace(setup, request, told, settings, target=self.target.name, select=self.select)
         params, priced = self.params, None
-        if self.select in LEARNED:
+        if weighs(self.select):
             capacity = max(needed_capacity(setup, len(ids), max_new_tokens) for ids in encoded)
             told = {"begin": lambda: on_stage(CALIBRATING), "told": on_progress}
             params, priced = self.priced(setup, rows=len(rows), capacity=capacity, prompt_ids=encoded[0], **told)

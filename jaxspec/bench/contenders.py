@@ -15,6 +15,7 @@ from jaxspec.decode.config import LEARNED, check_select
 from jaxspec.decode.request import needed_capacity
 from jaxspec.pipeline import Pipeline
 from jaxspec.sampling import warpers
+from jaxspec.select import weighs
 from jaxspec.telemetry import Counters
 
 PLAIN, MODE, PEER = "plain", "mode", "peer"
@@ -109,13 +110,19 @@ def pinned(mode: str, setup: Setup) -> dict[str, Any]:
 
 
 def ours(pipeline: Pipeline, name: str, setup: Setup, ask: Ask, *, capacity: int) -> Contender:
-    """Our engine under a setup; the plain loop where `name` is "plain"."""
+    """Our engine under a setup; the plain loop where `name` is "plain".
+
+    A selector that learns is given this device's costs, measured here if they are not known, and goes on from prompt to
+    prompt with what it has learnt.
+    """
     warp = warpers(1, temperature=ask.temperature, vocab_size=pipeline.vocab_size)
     nobody = np.zeros(1, bool)
-    params = pipeline.params
+    learns = weighs(name)
+    params = pipeline.priced(setup, rows=1, capacity=capacity, prompt_ids=[0] * 32)[0] if learns else pipeline.params
     pin = pinned(name, setup)
 
     def run(prompt: Sequence[int], max_new_tokens: int) -> Run:
+        nonlocal params
         began = time.perf_counter()
         request = decode.make_request(
             setup, [prompt], max_new_tokens=max_new_tokens, stop_ids=ask.stop_ids, seed=ask.seed, warp=warp, **pin
@@ -131,6 +138,8 @@ def ours(pipeline: Pipeline, name: str, setup: Setup, ask: Ask, *, capacity: int
         ended = time.perf_counter()
         made = [int(token) for token in seen[0][0][len(prompt) : int(seen[1][0])]]
         counters = None if name == PLAIN else seen[3]
+        if learns and last.learnt is not None:  # as a pipeline does from call to call
+            params = dataclasses.replace(params, selector=params.selector._replace(prior=last.learnt))
         return Run(made, ended - began, ended - ready, len(made), int(seen[2]), counters)
 
     return Contender(name, PLAIN if name == PLAIN else MODE, run, setup.names, setup.windows)
