@@ -42,7 +42,7 @@ SETUPS = {
     "a model by name alone": ({"drafts": ("lm:small",)}, "'lm:small' is a name without a model; give"),
     "a source twice": ({"drafts": ("lookup", "lookup")}, "have a name twice; give each source once"),
     "an exit of a foreign model": ({"drafts": ("exit:1",)}, "needs a target of jaxspec.models"),
-    "an unknown selector": ({"select": "bandit"}, "select 'bandit' is unknown; choose rule or fixed:SOURCE:K"),
+    "an unknown selector": ({"select": "bandit"}, "select 'bandit' is unknown; choose goodput"),
     "an unknown fixed source": ({"select": "fixed:suffix:3"}, "with SOURCE among none, lookup"),
     "a fixed lookahead too large": ({"select": "fixed:lookup:8"}, "asks for lookahead 8; the largest is 7"),
     "an unknown mode": ({"verify": "typical"}, "verify mode 'typical' is unknown; choose one of greedy"),

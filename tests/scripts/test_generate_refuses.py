@@ -37,7 +37,7 @@ from tests.scripts.tiny import TARGET
         (["--prompt", "a", "--draft", "exit:4"], "the target has 4, so give exit:1 to exit:3"),
         (["--prompt", "a", "--draft", "exit:0"], "exit:0"),
         (["--prompt", "a", "--draft", "lookup", "--draft", "lookup"], "name twice"),
-        (["--prompt", "a", "--select", "best"], "select 'best' is unknown; choose rule or fixed"),
+        (["--prompt", "a", "--select", "best"], "select 'best' is unknown; choose goodput"),
         (["--prompt", "a", "--select", "fixed:exit:2:3"], "is unknown"),
         (["--prompt", "a", "--select", "fixed:lookup:9"], "the largest is 7"),
         (["--prompt", "a", "--lookahead", "99"], "lookahead 99"),
