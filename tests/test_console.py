@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from jaxspec.console import Screen
-from jaxspec.run import DECODING, ENDING, PREPARING, Answer, Result
+from jaxspec.run import CALIBRATING, DECODING, ENDING, PREPARING, Answer, Result
 from scripts.generate import main
 
 TINY = str(Path(__file__).parents[1] / "checkpoints" / "tiny" / "target")
@@ -63,6 +63,24 @@ def test_rows_of_a_batch_have_titles_of_a_line(monkeypatch):
 
 def test_a_single_row_has_none(monkeypatch):
     assert streamed([], monkeypatch) == ""
+
+
+def test_who_watches_is_told_what_is_waited_for():
+    screen, shown = Screen(quiet=False, text=True), io.StringIO()
+    screen.console = Console(file=shown, width=100, force_terminal=True)
+    for step in (
+        lambda: screen.stage(CALIBRATING),
+        lambda: screen.progress(3, 12),
+        lambda: screen.stage(PREPARING),
+        lambda: screen.stage(DECODING),
+    ):
+        step()
+        if screen._status is not None:
+            screen._status._live.refresh()
+    seen = shown.getvalue()
+    places = [seen.index(words) for words in ("measuring what rounds cost", "3 of 12", "preparing")]
+    assert places == sorted(places)
+    assert screen._status is None
 
 
 def test_an_interruption_that_the_runtime_lost_is_not_lost():

@@ -30,7 +30,7 @@ from jaxspec.select.cost import CostTable, check_costs
 PROMPT = 64
 """Tokens of the prompt at the most; what a source that lags has to catch up."""
 
-LIMIT = 45.0
+LIMIT = 30.0
 """Seconds that measuring takes at the most, beyond one measurement of everything; compilation apart."""
 
 BESIDE = 3

@@ -10,6 +10,7 @@ from jaxspec.bench import advise_acceptance, advise_costs, chips
 from jaxspec.bench.advise_costs import Clock, Timed, Work
 from jaxspec.bench.advise_memory import Layout, held
 from jaxspec.bench.advise_models import Candidate, find_draft, find_model
+from jaxspec.costs import store
 from jaxspec.models import parameter_shapes
 from jaxspec.select import cost, expected
 from tests.scripts.tiny import TINY
@@ -125,6 +126,24 @@ def test_a_selectors_table_has_the_prices_that_the_selector_sees():
         found = advise_costs.of_table(table, source, windows)
         seconds = [float(table.verify[w] + table.draft[source, k]) for k, w in enumerate(widths)]
         assert [expected.round_cost(k, found) for k in range(8)] == pytest.approx(seconds, rel=1e-5)
+
+
+def test_a_calibration_that_is_stored_is_found(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAXSPEC_CACHE", str(tmp_path))
+    windows, names = (1, 4, 8), ("none", "lookup", DRAFT.source)
+    table = cost.guess((False, False, True), 0, windows)
+    sizes = {"dtype": LAYOUT.dtype, "rows": LAYOUT.rows, "windows": windows}
+    assert advise_costs.measured(TARGET, DRAFT, LAYOUT, 7) is None
+    store.save(store.make_key(TARGET.config, sources=names, capacity=8192, **sizes), table, 1.0)
+    near = table._replace(verify=2 * table.verify)
+    store.save(store.make_key(TARGET.config, sources=names, capacity=LAYOUT.context, **sizes), near, 1.0)
+    found = advise_costs.measured(TARGET, DRAFT, LAYOUT, 7)
+    assert found.verify == pytest.approx(advise_costs.of_table(near, 2, windows).verify)
+    assert found.draft == pytest.approx(advise_costs.of_table(near, 2, windows).draft)
+    others = (dataclasses.replace(LAYOUT, rows=3), 7), (dataclasses.replace(LAYOUT, dtype="float32"), 7), (LAYOUT, 5)
+    assert [advise_costs.measured(TARGET, DRAFT, *other) for other in others] == [None] * 3
+    assert advise_costs.measured(TARGET, find_draft("suffix", TARGET), LAYOUT, 7) is None
+    assert advise_costs.measured(find_model("8b"), DRAFT, LAYOUT, 7) is None
 
 
 def test_acceptance_at_a_depth_is_of_the_rounds_that_got_there():
