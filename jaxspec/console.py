@@ -85,6 +85,7 @@ class Screen:
         self._status: Status | None = None
         self._notes: list[str] = []
         self._interrupted = False
+        self._pending: Callable[[], object] | None = None
         if sys.stdout is None:
             raise ValueError("standard output is closed; open it, or redirect it to a file")
 
@@ -112,6 +113,7 @@ class Screen:
                 trace=args.trace is not None,
                 on_stage=self.stage,
                 on_progress=self.progress,
+                defer=True,
                 **{name: getattr(args, name) for name in options},
                 **told,
                 **settings,
@@ -119,6 +121,7 @@ class Screen:
         finally:
             signal.signal(signal.SIGINT, before)
             self._stop_waiting()
+        self._pending = pipeline.pending
         self._hint(answer, args, chats=bool(pipeline.target.tokenizer.chat_template))
         if args.logprobs:
             self._logprobs(answer, pipeline.target.tokenizer)
@@ -285,3 +288,18 @@ class Screen:
         self.console.print(telemetry.table(answer.stats))
         for note in self._notes:
             self.console.print(note, markup=False, highlight=False)
+        self._measure()
+
+    def _measure(self) -> None:
+        """Measure what the answer did not wait for; Ctrl-C leaves it to the next time."""
+        if self._pending is None:
+            return
+        sys.stdout.flush()
+        if not self.console.is_terminal:
+            self.console.print(f"{WAITING[CALIBRATING]}; Ctrl-C leaves it to the next time", style="dim")
+        try:
+            self._pending()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            self._stop_waiting()

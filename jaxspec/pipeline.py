@@ -1,6 +1,8 @@
 """Strings in, strings out: a target, its drafts and their tokenizer behind `load(...)` and `.generate(...)`."""
 
 import dataclasses
+import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from typing import Any
@@ -37,7 +39,7 @@ def load(
     target: str = "smollm2-135m-instruct",
     *,
     drafts: Sequence[str] | None = None,
-    select: str = "rule",
+    select: str = "goodput",
     lookahead: int = decode.DEFAULT_LOOKAHEAD,
     verify: str | None = None,
     dtype: str = "float32",
@@ -52,8 +54,9 @@ def load(
         target: local folder or file, "smollm2-135m-instruct", or a hub id.
         drafts: "lookup", "suffix", "jacobi[:W:N:G]", "exit:LAYERS", "lm:MODEL"; trained for this target: "ngram",
             "medusa", "feature", "exit" and "lm", or any of these with the folder, "feature:PATH". Empty for plain
-            decoding. Where None, "lookup", the first of `PREFERRED` that was trained for the target and pays by its
-            card (`jaxspec.sources.pays`), if any, and the one that `select` names.
+            decoding. Where None, "lookup" and the one that `select` names; with a selector that weighs costs also
+            "suffix" and, of what was made for the target, "ngram" and the first of `PREFERRED`; with others the first
+            of these that pays by its card (`jaxspec.sources.pays`), if any.
         select: "rule", "fixed:SOURCE:K", or one that weighs costs and learns: `jaxspec.decode.config.LEARNED`.
         lookahead: drafts a round at the most.
         verify: "greedy", "coupled" or "rejection"; where None, greedy at temperature 0 and coupled above.
@@ -61,13 +64,16 @@ def load(
             equal may order differently in windows of different width; float32 is exact.
         mesh: devices by axis, "data=1,model=4": rows over data, the target over model, drafts on every device.
         costs: a table for selectors that weigh costs, or a file of one (`jaxspec.costs.read`), used as it is; "guess"
-            for rough ones. Where None, they are measured by the first call of so many rows, stored, and refined.
+            for rough ones. Where None, what JAXSPEC_COSTS says; where that is not set, they are measured by the first
+            call of so many rows, stored, and refined.
         progress: told (name, bytes done, bytes in all) while weights load.
         note: told a line that a user should know; written to standard error where None.
 
     Raises:
         ValueError: a name that is unknown, a checkpoint that is broken, drafts of another vocabulary or target.
     """
+    if costs is None and weighs(select):
+        costs = os.environ.get("JAXSPEC_COSTS") or None
     if costs is not None and not weighs(select):
         raise ValueError(f"costs are given, which select {select!r} does not weigh; choose {', '.join(LEARNED)}")
     pricing.check_given(costs)
@@ -78,7 +84,9 @@ def load(
     main = load_model(target, dtype=dtype, mesh=devices, split=True, progress=progress)
     shelf = Shelf(main.model.config, main.params, main.tokenizer, dtype=DTYPES[dtype], mesh=devices)
     if drafts is None:
-        drafts = tuple(dict.fromkeys(("lookup", *shelf.best(PREFERRED), *chosen([select], PREFERRED))))
+        weighed = ("suffix", *shelf.first(("ngram",)), *shelf.first(PREFERRED))
+        more = weighed if weighs(select) else shelf.best(PREFERRED)
+        drafts = tuple(dict.fromkeys(("lookup", *more, *chosen([select], PREFERRED))))
     names = tuple(drafts)
     made = {draft: shelf.take(draft, artifacts.get(draft)) for draft in names if wanted(draft) is not None}
     small = [draft for draft in names if draft.startswith("lm:") and draft not in made]
@@ -125,6 +133,7 @@ class Pipeline:
         drafted = {name: loaded.params for name, loaded in models.items()}
         drafted |= {name: each.params for name, each in self.made.items()}
         self.params = EngineParams(target.params, drafted, ())
+        self.pending: Callable[[], object] | None = None  # measures what a call deferred; None: nothing is to be
         self.prior: Prior | None = None  # of a selector that learns; nothing known where None
         self.prices = pricing.Prices(None, note or pricing.say)
 
@@ -211,6 +220,7 @@ class Pipeline:
         on_end: OnEnd | None = None,
         on_stage: OnStage = lambda stage: None,
         on_progress: Callable[[int, int], None] | None = None,
+        defer: bool = False,
         draft_confidence: float = 0.0,
         draft_temperature: float = 1.0,
         **settings: Any,
@@ -232,6 +242,7 @@ class Pipeline:
             on_stage: called with "calibrating" before costs are measured, where that has to be; "preparing" before
                 prefill and compilation, "decoding" after, "ending" at last.
             on_progress: called with (measurements done, in all) while costs are measured.
+            defer: answer first where costs would have to be measured; `pending` then measures them.
             draft_confidence, draft_temperature: as in `decode.make_request`.
             settings: sampling settings of `jaxspec.sampling.warpers`: temperature, top_k, top_p, min_p, ...
 
@@ -270,7 +281,9 @@ class Pipeline:
         if weighs(self.select):
             capacity = max(needed_capacity(setup, len(ids), max_new_tokens) for ids in encoded)
             told = {"begin": lambda: on_stage(CALIBRATING), "told": on_progress}
-            params, priced = self.priced(setup, rows=len(rows), capacity=capacity, prompt_ids=encoded[0], **told)
+            sizes = {"rows": len(rows), "capacity": capacity, "prompt_ids": encoded[0]}
+            params, priced = self.priced(setup, **sizes, **told, defer=defer)
+            self.pending = functools.partial(self.priced, setup, **sizes, **told) if priced.deferred else None
         refiner = None if priced is None else priced.refiner
         run = Run(
             setup, params, request, encoded, rows, dtype=self.dtype, on_stage=on_stage, trace=blank, refiner=refiner

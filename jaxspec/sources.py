@@ -194,6 +194,10 @@ class Shelf:
         sizes = (body.get("hidden_size"), body.get("vocab_size")) if isinstance(body, dict) else ()
         return sizes == (self.config.hidden_size, self.config.vocab_size)
 
+    def first(self, kinds: Sequence[str]) -> tuple[str, ...]:
+        """The first of the kinds that was made for this target, if any."""
+        return next(((kind,) for kind in kinds if self.find(kind) is not None), ())
+
     def best(self, kinds: Sequence[str]) -> tuple[str, ...]:
         """The first of the kinds that was made for this target and pays by its card, if any."""
         found = ((kind, self.find(kind)) for kind in kinds)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 # Read when jax is imported, and inherited by the scripts that tests start.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAXSPEC_COSTS", "guess")  # measuring them is what tests of that do
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path.home() / ".cache" / "jaxspec" / "test-compilations"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 if importlib.metadata.version("jaxlib").startswith("0.10."):  # the older emitters, gone later: half the time to compile

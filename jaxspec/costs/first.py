@@ -87,6 +87,7 @@ class Priced:
     key: Key | None = None  # None: it was given or guessed
     taken: float = 0.0  # seconds that measuring it took, now or when it was stored
     refiner: Refiner | None = None
+    deferred: bool = False  # nothing is known, and it is to be measured later
 
 
 @dataclasses.dataclass
@@ -109,6 +110,7 @@ class Prices:
         begin: Callable[[], None] = lambda: None,
         told: Told | None = None,
         anew: bool = False,
+        defer: bool = False,
     ) -> tuple[EngineParams, Priced]:
         """The parameters of a call with what its selector is given, and the table in them.
 
@@ -117,13 +119,16 @@ class Prices:
             rows, capacity, dtype, prompt_ids, told: as in `jaxspec.decode.calibrate.calibrate`.
             begin: called before anything is measured.
             anew: measure, whatever is known.
+            defer: where nothing is known, guess and measure nothing; `Priced.deferred` says so.
         """
         if self.given is not None or not setup.lookahead:
             found = Priced(guessed(setup) if self.given is None else self.given)
         else:
             key = key_for(setup, rows=rows, capacity=capacity, dtype=dtype)
             found = None if anew else self.known.get(key) or self._stored(key)
-            if found is None:
+            if found is None and defer:
+                found = Priced(guessed(setup), deferred=True)
+            elif found is None:
                 begin()
                 options: dict[str, Any] = {"rows": rows, "capacity": capacity, "dtype": dtype, "told": told}
                 found = self._measured(key, setup, params, prompt_ids=prompt_ids, **options)

@@ -219,7 +219,7 @@ def test_selectors_by_name():
     for name in ("goodput", "rule", "field"):
         assert replay(*selector_by_name(name, info), records, some_prices()).tokens.sum() == 40
     for wrong in ("fixed:lm:9", "fixed:nobody:2", "fixed:lm", "best"):
-        with pytest.raises(ValueError, match="choose goodput, .*, rule, field or fixed"):
+        with pytest.raises(ValueError, match=r"choose goodput, .*, rule, field or fixed"):
             selector_by_name(wrong, info)
 
 
