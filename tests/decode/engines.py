@@ -13,9 +13,10 @@ from jaxspec import decode
 from jaxspec.decode.state import State
 from jaxspec.drafts import lm, lookup
 from jaxspec.outcome import FINISH_REASON
+from jaxspec.select import SelectorParams
 from tests.decode import tiny
 from tests.decode.automata import automaton, random_table, related_table
-from tests.decode.schedule import ROUNDS, Log, Plan, always, scheduled, script
+from tests.decode.schedule import ROUNDS, Plan, always, scheduled, script
 
 FOREVER = 1 << 30
 
@@ -173,7 +174,8 @@ class Run:
     state: State
 
     @property
-    def log(self) -> Log:
+    def log(self) -> Any:
+        """The selector's state: a `Log` where a plan chose."""
         return self.state.selector
 
     @property
@@ -182,7 +184,7 @@ class Run:
 
 
 def began(
-    engine: Engine, prompts: list[list[int]], plan: Plan | None = None, script=None, **options: Any
+    engine: Engine, prompts: list[list[int]], plan: Plan | SelectorParams | None = None, script=None, **options: Any
 ) -> tuple[decode.EngineParams, State]:
     """Parameters and a prefilled state."""
     rows = len(prompts)
@@ -196,8 +198,10 @@ def began(
     return dataclasses.replace(engine.params, drafts=drafts, selector=selector), state
 
 
-def run(engine: Engine, prompts: list[list[int]], plan: Plan | None = None, script=None, **options: Any) -> Run:
-    """Generate to the end by the plan, through the compiled loop."""
+def run(
+    engine: Engine, prompts: list[list[int]], plan: Plan | SelectorParams | None = None, script=None, **options: Any
+) -> Run:
+    """Generate to the end by the plan, or by what a selector is told, through the compiled loop."""
     params, state = began(engine, prompts, plan, script, **options)
     state, _ = decode.loop(engine.setup, params, state, FOREVER, np.zeros(len(prompts), bool))
     return host(state)

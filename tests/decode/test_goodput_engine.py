@@ -212,7 +212,7 @@ def test_tails_stay_within_the_limits_of_a_row():
     assert (got.log.count.max(0) == most).all()
     left = np.cumsum(got.log.emitted, 0) - got.log.emitted
     asked = np.asarray(LIMITS["max_new_tokens"])
-    assert (got.log.count + left < asked + (got.log.count == 0) * asked).all(), "never more than may still be emitted"
+    assert np.all(got.log.count + left < asked + (got.log.count == 0) * asked), "never more than may still be emitted"
 
 
 def test_a_pinned_row_has_no_tail_and_a_banned_source_is_none():

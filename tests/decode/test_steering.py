@@ -159,7 +159,8 @@ def test_a_window_is_as_wide_as_it_is_asked_to_be():
 
 def test_changing_any_of_it_compiles_nothing():
     other = priced(every_engine("coupled").setup, width=0.3, draft=0.01, beliefs=1)
-    chosen(other), planned(anything())
+    chosen(other)
+    planned(anything())
     before = telemetry.compilations()
     for options in (
         {"source": "lm:d"},

@@ -1,5 +1,8 @@
 """Sources, signals and costs made up for selectors: five sources, two of which cost a pass and one rides."""
 
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -18,25 +21,25 @@ FREE_ALONE = Kinds(("none", "lookup", "suffix"), (False, False, False), 0, 0, (1
 MOST = KINDS.lookahead
 
 
-def signals_of(offered, *, kinds=KINDS, **more) -> Signals:
+def signals_of(offered, *, steering=None, seen: Seen | None = None, **more) -> Signals:
     """Every row active and nothing matched, but for what is given; `steering` as keywords of `steered`."""
     offered = np.asarray(offered)
-    steering = more.pop("steering", None)
-    fields = {
-        "match": np.zeros_like(offered),
-        "lag": np.zeros_like(offered),
-        "active": np.ones(len(offered), bool),
-    } | more
-    fields = {
-        name: value if isinstance(value, Seen) else jnp.asarray(value, _dtype(np.asarray(value)))
-        for name, value in fields.items()
-    }
-    own = None if steering is None else steered(*offered.shape, **steering)
-    return Signals(offered=jnp.asarray(offered, jnp.int32), **fields, steering=own)
+    nothing, everyone = np.zeros_like(offered), np.ones(len(offered), bool)
+    fields: dict[str, Any] = {name: _array(value) for name, value in more.items()}
+    return Signals(
+        offered=jnp.asarray(offered, jnp.int32),
+        match=fields.pop("match", _array(nothing)),
+        lag=fields.pop("lag", _array(nothing)),
+        active=fields.pop("active", _array(everyone)),
+        seen=seen,
+        steering=None if steering is None else steered(*offered.shape, **steering),
+        **fields,
+    )
 
 
-def _dtype(value: np.ndarray):
-    return {"i": jnp.int32, "f": jnp.float32, "b": bool}[value.dtype.kind]
+def _array(value) -> jax.Array:
+    value = np.asarray(value)
+    return jnp.asarray(value, {"i": jnp.int32, "f": jnp.float32, "b": bool}[value.dtype.kind])
 
 
 def steered(rows, sources, *, pinned=-1, weights=1.0, domain=-1, load=0.0, latency_budget=np.inf) -> Steering:

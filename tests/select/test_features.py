@@ -101,9 +101,8 @@ def test_rows_are_their_own():
 
 def test_every_number_is_about_one_at_most():
     rng = np.random.default_rng(0)
-    extreme = Seen(
-        *(jnp.asarray(rng.random(50) ** 9, jnp.float32) for _ in range(2)), jnp.full(50, 11.0), jnp.full(50, 9)
-    )
+    top = jnp.asarray(rng.random(50) ** 9, jnp.float32)
+    extreme = Seen(top, top, jnp.full(50, 11.0), jnp.full(50, 9))
     x = of(
         rng.integers(0, 8, (50, 5)), match=rng.integers(0, 17, (50, 5)), confidence=rng.random((50, 5)), seen=extreme
     )
