@@ -10,6 +10,7 @@ these for all rows, or none, and then an arm for each row among the others and t
 
 import dataclasses
 import functools
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -99,7 +100,7 @@ def at_hand(arms: Arms, signals: Signals, time: Float[Array, "M"]) -> Bool[Array
     there = signals.offered[:, np.asarray(arms.source)] > jnp.asarray(arms.below)[None, :]
     asks = (np.asarray(arms.source) == arms.kinds.carrier) & (np.asarray(arms.below) == 0) & bool(arms.kinds.carrier)
     budget = jnp.float32(jnp.inf)
-    allowed = signals.active
+    allowed = signals.active if signals.room is None else signals.active & (signals.room > 0)
     if signals.steering is not None:
         allowed = allowed & (signals.steering.weights[:, arms.kinds.carrier] > 0)
         budget = jnp.min(jnp.where(signals.active, signals.steering.latency_budget, jnp.inf))
@@ -200,6 +201,26 @@ def credit(arms: Arms, arm: Rows, signals: Signals, tokens: Rows) -> Float[Array
     return (mine & (signals.active & (tokens > 0))[:, None]).astype(jnp.float32)
 
 
+StateT = TypeVar("StateT", bound=Any)
+"""A bandit's state: a NamedTuple with `rounds` and `told`."""
+
+
+def begun(params: PyTree, state: StateT) -> StateT:
+    """The state; before the first round, what an earlier call has learnt, where the parameters' prior is that."""
+    prior = getattr(params, "prior", None)
+    if type(prior) is not type(state):
+        return state
+    names = (name for name in state._fields if name != "told")
+    return state._replace(
+        **{name: jnp.where(state.rounds == 0, getattr(prior, name), getattr(state, name)) for name in names}
+    )
+
+
+def carry(params: PyTree, state: StateT) -> StateT:
+    """What the next call may begin with, in place of the parameters' prior: all but what was told."""
+    return begun(params, state)._replace(told=())
+
+
 def key_of(rounds: Int[Array, ""], name: int) -> Array:
     """The key of a round: a function of the number of rounds alone, so that a run that is repeated draws the same.
 
@@ -213,7 +234,9 @@ __all__ = [
     "Arms",
     "arms_of",
     "at_hand",
+    "begun",
     "best_rate",
+    "carry",
     "choice_of",
     "cost_of",
     "credit",

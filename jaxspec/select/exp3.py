@@ -32,7 +32,7 @@ class Exp3(NamedTuple):
     weights: Float[Array, "M"]  # logarithms; they add to 1
     mean: Float[Array, ""]  # reward of late
     rounds: Int[Array, ""]  # int32
-    told: dict[str, Array]
+    told: Any  # dict of [B] or [B, N], for people; empty in what is carried from call to call
 
 
 @functools.lru_cache(maxsize=256)
@@ -59,12 +59,13 @@ def exp3(kinds: Kinds, *, rate: float = 0.1, mix: float = 0.05, share: float = 1
         return (*arms_.drawn(arms, law, signals.active, arms_.key_of(state.rounds, NAME)), law)
 
     def choose(params: PyTree, state: Exp3, signals: Signals) -> Choice:
-        arm, _, law = drawn(params, state, signals)
+        arm, _, law = drawn(params, arms_.begun(params, state), signals)
         return arms_.choice_of(arms, arm, law)
 
     def update(
         params: PyTree, state: Exp3, signals: Signals, choice: Choice, _: Any, verdict: Verdict, __: Any
     ) -> Exp3:
+        state = arms_.begun(params, state)
         _, chance, _ = drawn(params, state, signals)  # as in `choose`: the state is the same
         arm = arms_.played(arms, choice)
         reward = arms_.rewards(arms, arms_.cost_of(params, kinds), signals, choice, arm, verdict.count)
@@ -77,7 +78,7 @@ def exp3(kinds: Kinds, *, rate: float = 0.1, mix: float = 0.05, share: float = 1
         fresh = kept * mean + (1 - kept) * jnp.sum(mine * reward[:, None]) / jnp.maximum(ran, 1)
         return Exp3(weights, fresh, state.rounds + 1, arms_.still_told(choice))
 
-    return Selector("exp3", init, choose, update)
+    return Selector("exp3", init, choose, update, carry=arms_.carry)
 
 
 def awake(arms: Arms, weights: Float[Array, "M"], signals: Signals) -> Float[Array, "B M"]:

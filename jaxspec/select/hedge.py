@@ -38,7 +38,7 @@ class Hedge(NamedTuple):
     weights: Float[Array, "M"]  # logarithms; they add to 1
     taken: Float[Array, "N A 2"]  # drafts taken and given by source and depth, older ones counting less
     rounds: Int[Array, ""]  # int32
-    told: dict[str, Array]
+    told: Any  # dict of [B] or [B, N], for people; empty in what is carried from call to call
 
 
 @functools.lru_cache(maxsize=256)
@@ -62,6 +62,7 @@ def hedge(kinds: Kinds, *, rate: float = 2.0, curious: float = 0.03, share: floa
         return Hedge(even, taken, jnp.int32(0), arms_.nothing_told(arms, rows))
 
     def choose(params: PyTree, state: Hedge, signals: Signals) -> Choice:
+        state = arms_.begun(params, state)
         there = arms_.at_hand(arms, signals, arms_.times_of(arms, arms_.cost_of(params, kinds), signals))
         law = mixed(awake(arms, state.weights, signals), there, 0.0)
         silent = there & jnp.asarray(quiet)[None, :]
@@ -74,14 +75,14 @@ def hedge(kinds: Kinds, *, rate: float = 2.0, curious: float = 0.03, share: floa
     def update(
         params: PyTree, state: Hedge, signals: Signals, choice: Choice, _: Any, __: Any, feedback: Feedback
     ) -> Hedge:
-        costs = arms_.cost_of(params, kinds)
+        state, costs = arms_.begun(params, state), arms_.cost_of(params, kinds)
         there = arms_.at_hand(arms, signals, arms_.times_of(arms, costs, signals))
         gain, heard = outcomes(arms, costs, signals, feedback, rates_of(state.taken))
         heard &= there & (signals.active & (feedback.emitted > 0))[:, None]
         weights = spread(reweighed(state.weights, gain, heard, rate), share)
         return Hedge(weights, counted(state.taken, feedback), state.rounds + 1, arms_.still_told(choice))
 
-    return Selector("hedge", init, choose, update, feedback=True)
+    return Selector("hedge", init, choose, update, feedback=True, carry=arms_.carry)
 
 
 def rates_of(taken: Float[Array, "N A 2"]) -> Float[Array, "N A"]:

@@ -9,22 +9,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 from jaxspec.contracts import Selector
+from jaxspec.select import arms
 from jaxspec.select.exp3 import exp3
-from jaxspec.select.goodput import Prior, goodput
+from jaxspec.select.goodput import goodput
 from jaxspec.select.hedge import hedge
 from jaxspec.select.kinds import Kinds
-from jaxspec.select.router import Net, router
+from jaxspec.select.router import router
 from jaxspec.select.thompson import thompson
 from jaxspec.select.trained import KINDS, read_trained
 from jaxspec.select.ucb import ucb
+from jaxspec.typing import PyTree
 
-MAKERS: dict[str, Callable[[Kinds], Selector]] = {
-    "goodput": goodput,
-    "hedge": hedge,
-    "ucb": ucb,
-    "thompson": thompson,
-    "exp3": exp3,
-}
+BANDITS: dict[str, Callable[[Kinds], Selector]] = {"hedge": hedge, "ucb": ucb, "thompson": thompson, "exp3": exp3}
+MAKERS: dict[str, Callable[[Kinds], Selector]] = {"goodput": goodput, **BANDITS}
 LEARNED = tuple(MAKERS)
 """Selectors that learn from what the rounds bring."""
 
@@ -46,14 +43,17 @@ def learned(select: str, kinds: Kinds) -> Selector:
     return router(kinds) if name == "router" else MAKERS[name](kinds)
 
 
-def prior_of(select: str, kinds: Kinds) -> Net | Prior | None:
-    """What the folder in a name holds for these sources, for `SelectorParams.prior`; None where the name gives none.
+def prior_of(select: str, kinds: Kinds) -> PyTree:
+    """What a selector begins with, for `SelectorParams.prior`: what the folder in its name holds for these sources, a
+    `Net` or `Prior`; of a bandit, that it has seen nothing; else None, and goodput's is `no_prior`.
 
     Raises:
         ValueError: as `jaxspec.select.trained.read_trained`.
     """
     folder = folder_of(select)
-    return None if folder is None else read_trained(folder, select.partition(":")[0], kinds)
+    if folder is not None:
+        return read_trained(folder, select.partition(":")[0], kinds)
+    return arms.carry((), learned(select, kinds).init(1, len(kinds.names))) if select in BANDITS else None
 
 
 __all__ = ["LEARNED", "folder_of", "learned", "prior_of", "weighs"]

@@ -30,11 +30,11 @@ NAME = 0x7503
 class Thompson(NamedTuple):
     """What evolves; float32 but for the rounds."""
 
-    count: Float[Array, "M"]  # rounds of each arm, older ones counting less
+    plays: Float[Array, "M"]  # rounds of each arm, older ones counting less
     total: Float[Array, "M"]  # their rewards
     squares: Float[Array, "M"]  # of their rewards
     rounds: Int[Array, ""]  # int32
-    told: dict[str, Array]
+    told: Any  # dict of [B] or [B, N], for people; empty in what is carried from call to call
 
 
 @functools.lru_cache(maxsize=256)
@@ -51,15 +51,16 @@ def thompson(kinds: Kinds, *, keep: float = 0.995, prior: float = 1.0) -> Select
     arms = arms_.arms_of(kinds)
 
     def init(rows: int, _: int) -> Thompson:
-        zeros = (jnp.zeros(len(arms), jnp.float32) for _ in range(3))
-        return Thompson(*zeros, jnp.int32(0), arms_.nothing_told(arms, rows))
+        zeros = lambda: jnp.zeros(len(arms), jnp.float32)  # noqa: E731 - each a buffer of its own: they are donated
+        return Thompson(zeros(), zeros(), zeros(), jnp.int32(0), arms_.nothing_told(arms, rows))
 
     def choose(params: PyTree, state: Thompson, signals: Signals) -> Choice:
+        state = arms_.begun(params, state)
         costs = arms_.cost_of(params, kinds)
         time, best = arms_.times_of(arms, costs, signals), arms_.best_rate(arms, costs)
         lookahead = jnp.asarray(arms.lookahead, jnp.float32)
         hoped = (1 - NAIVE ** (lookahead + 1)) / (1 - NAIVE) / time / best
-        mean, spread = believed(state.count, state.total, state.squares, hoped, prior)
+        mean, spread = believed(state.plays, state.total, state.squares, hoped, prior)
         noise = jax.random.normal(arms_.key_of(state.rounds, NAME), mean.shape, jnp.float32)
         worth = arms_.weighed(arms, mean + spread * noise, signals, 1 / time / best)
         arm = arms_.picked(arms, worth, arms_.at_hand(arms, signals, time), signals.active)
@@ -68,16 +69,19 @@ def thompson(kinds: Kinds, *, keep: float = 0.995, prior: float = 1.0) -> Select
     def update(
         params: PyTree, state: Thompson, signals: Signals, choice: Choice, _: Any, verdict: Verdict, __: Any
     ) -> Thompson:
-        arm = arms_.played(arms, choice)
+        state, arm = arms_.begun(params, state), arms_.played(arms, choice)
         reward = arms_.rewards(arms, arms_.cost_of(params, kinds), signals, choice, arm, verdict.count)
         mine = arms_.credit(arms, arm, signals, verdict.count)
         kept = keep ** jnp.sum(mine)
-        sums = (jnp.einsum("bm,b->m", mine, each) for each in (jnp.ones_like(reward), reward, reward**2))
-        before = (state.count, state.total, state.squares)
-        fresh = (kept * old + new for old, new in zip(before, sums, strict=True))
-        return Thompson(*fresh, state.rounds + 1, arms_.still_told(choice))
+        return Thompson(
+            kept * state.plays + jnp.sum(mine, axis=0),
+            kept * state.total + jnp.einsum("bm,b->m", mine, reward),
+            kept * state.squares + jnp.einsum("bm,b->m", mine, reward**2),
+            state.rounds + 1,
+            arms_.still_told(choice),
+        )
 
-    return Selector("thompson", init, choose, update)
+    return Selector("thompson", init, choose, update, carry=arms_.carry)
 
 
 def believed(

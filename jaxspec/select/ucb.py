@@ -9,7 +9,7 @@ import functools
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jaxspec.contracts import Choice, Selector, Signals, Verdict
 from jaxspec.select import arms as arms_
@@ -21,11 +21,12 @@ UNTRIED = 1e3
 
 
 class UCB(NamedTuple):
-    """What evolves; float32."""
+    """What evolves; float32 but for the rounds."""
 
-    count: Float[Array, "M"]  # rounds of each arm, older ones counting less
+    plays: Float[Array, "M"]  # rounds of each arm, older ones counting less
     total: Float[Array, "M"]  # their rewards
-    told: dict[str, Array]
+    rounds: Int[Array, ""]  # int32
+    told: Any  # dict of [B] or [B, N], for people; empty in what is carried from call to call
 
 
 @functools.lru_cache(maxsize=256)
@@ -42,28 +43,31 @@ def ucb(kinds: Kinds, *, keep: float = 0.995, explore: float = 0.05) -> Selector
     arms = arms_.arms_of(kinds)
 
     def init(rows: int, _: int) -> UCB:
-        return UCB(jnp.zeros(len(arms), jnp.float32), jnp.zeros(len(arms), jnp.float32), arms_.nothing_told(arms, rows))
+        zeros = lambda: jnp.zeros(len(arms), jnp.float32)  # noqa: E731 - each a buffer of its own: they are donated
+        return UCB(zeros(), zeros(), jnp.int32(0), arms_.nothing_told(arms, rows))
 
     def choose(params: PyTree, state: UCB, signals: Signals) -> Choice:
+        state = arms_.begun(params, state)
         costs = arms_.cost_of(params, kinds)
         time = arms_.times_of(arms, costs, signals)
-        index = upper(state.count, state.total, explore)
+        index = upper(state.plays, state.total, explore)
         worth = arms_.weighed(arms, index, signals, 1 / time / arms_.best_rate(arms, costs))
         arm = arms_.picked(arms, worth, arms_.at_hand(arms, signals, time), signals.active)
         return arms_.choice_of(arms, arm, worth)
 
     def update(params: PyTree, state: UCB, signals: Signals, choice: Choice, _: Any, verdict: Verdict, __: Any) -> UCB:
-        arm = arms_.played(arms, choice)
+        state, arm = arms_.begun(params, state), arms_.played(arms, choice)
         reward = arms_.rewards(arms, arms_.cost_of(params, kinds), signals, choice, arm, verdict.count)
         mine = arms_.credit(arms, arm, signals, verdict.count)
         kept = keep ** jnp.sum(mine)
         return UCB(
-            kept * state.count + jnp.sum(mine, axis=0),
+            kept * state.plays + jnp.sum(mine, axis=0),
             kept * state.total + jnp.einsum("bm,b->m", mine, reward),
+            state.rounds + 1,
             arms_.still_told(choice),
         )
 
-    return Selector("ucb", init, choose, update)
+    return Selector("ucb", init, choose, update, carry=arms_.carry)
 
 
 def upper(count: Float[Array, "M"], total: Float[Array, "M"], explore: float) -> Float[Array, "M"]:

@@ -110,7 +110,7 @@ def examples_of(texts: Sequence[Text]) -> Examples:
 
 def signals_of(examples: Examples, free: tuple[bool, ...]) -> Signals:
     """What a selector would see at the places, each a row."""
-    seen = (jnp.asarray(each, jnp.float32) for each in (examples.top, examples.margin, examples.entropy))
+    top, margin, entropy = (jnp.asarray(e, jnp.float32) for e in (examples.top, examples.margin, examples.entropy))
     known = np.asarray(free)[None, :] & (examples.offered > 0)
     return Signals(
         offered=jnp.asarray(examples.offered, jnp.int32),
@@ -118,7 +118,7 @@ def signals_of(examples: Examples, free: tuple[bool, ...]) -> Signals:
         lag=jnp.zeros(examples.offered.shape, jnp.int32),
         active=jnp.ones(len(examples.left), bool),
         confidence=jnp.asarray(np.where(known, examples.confidence[:, :, 0], 1.0), jnp.float32),
-        seen=Seen(*seen, jnp.asarray(examples.domain, jnp.int32)),
+        seen=Seen(top, margin, entropy, jnp.asarray(examples.domain, jnp.int32)),
     )
 
 

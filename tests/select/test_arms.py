@@ -1,6 +1,8 @@
 """Arms are the choices there are; a step runs one shared source, the one that its rows gain most by."""
 
+import dataclasses
 import itertools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,10 +10,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from jaxspec.bench import shifts
+from jaxspec.bench.replay import replay
 from jaxspec.contracts import Choice
-from jaxspec.select import Kinds
+from jaxspec.select import Kinds, SelectorParams, learned, no_prior, prior_of
 from jaxspec.select import arms as arms_
 from jaxspec.select.cost import guess
+from jaxspec.select.learned import BANDITS
+from tests.select import texts
 from tests.select.made import FREE_ALONE, KINDS, costs_of, signals_of
 
 ARMS = arms_.arms_of(KINDS)
@@ -210,6 +216,44 @@ def test_without_shared_sources_rows_choose_for_themselves():
     got = arms_.picked(arms, jnp.asarray(score), jnp.ones(score.shape, bool), jnp.ones(4, bool))
     np.testing.assert_array_equal(got, score.argmax(1))
     assert arms_.groups(arms).tolist() == [[True] * len(arms)]
+
+
+class Sums(NamedTuple):
+    """A bandit's state."""
+
+    total: Any
+    rounds: Any
+    told: Any
+
+
+def test_what_a_call_has_learnt_begins_the_next():
+    state, prior = Sums(jnp.float32(0), jnp.int32(0), {"worth": 1}), Sums(jnp.float32(5), jnp.int32(9), ())
+    given = SelectorParams(costs_of(), prior)
+    assert arms_.begun(given, state)._asdict() == {"total": 5, "rounds": 9, "told": {"worth": 1}}
+    later = state._replace(total=jnp.float32(7), rounds=jnp.int32(1))
+    assert arms_.begun(given, later)._asdict() == later._asdict()
+    assert arms_.begun((), state) is arms_.begun(given._replace(prior=no_prior(KINDS)), state) is state
+    assert jax.tree.structure(arms_.carry(given, state)) == jax.tree.structure(prior)
+
+
+@pytest.mark.parametrize("name", sorted(BANDITS))
+def test_a_bandit_goes_on_in_the_next_call_as_if_it_were_one(name):
+    """Its prior has one structure from the first call on, so that no call recompiles."""
+    selector, params = learned(name, texts.KINDS), texts.PARAMS._replace(prior=prior_of(name, texts.KINDS))
+    records = [dataclasses.replace(texts.text(seed=seed).record) for seed in (1, 2)]
+    records = [shifts.cut(record, 0, 150) for record in records]
+    whole = replay(selector, params, records, texts.PRICES)
+    first = replay(selector, params, records[:1], texts.PRICES)
+    learnt = selector.carry(params, first.state)
+    assert jax.tree.structure(learnt) == jax.tree.structure(params.prior)
+    for mine, other in zip(jax.tree.leaves(learnt), jax.tree.leaves(params.prior), strict=True):
+        assert (mine.shape, mine.dtype) == (other.shape, other.dtype)
+    second = replay(selector, params._replace(prior=learnt), records[1:], texts.PRICES)
+    np.testing.assert_array_equal(second.text(0).source, whole.text(1).source)
+    np.testing.assert_array_equal(second.text(0).lookahead, whole.text(1).lookahead)
+    forgetful = replay(selector, params, records[1:], texts.PRICES).text(0)  # negative control
+    short = min(len(forgetful.source), len(whole.text(1).source))
+    assert np.any(forgetful.lookahead[:short] != whole.text(1).lookahead[:short])
 
 
 def test_keys_are_of_the_round_alone():

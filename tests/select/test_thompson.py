@@ -50,7 +50,7 @@ def test_counts_are_of_the_arm_that_ran():
     verdict = Verdict(jnp.zeros(1, jnp.int32), jnp.zeros((1, 9), jnp.int32), jnp.asarray([4], jnp.int32), None)
     choice = Choice(jnp.asarray([2], jnp.int32), jnp.asarray([5], jnp.int32))
     state = selector.update(texts.PARAMS, selector.init(1, 3), signals, choice, None, verdict, None)
-    arm = int(np.flatnonzero(state.count)[0])
+    arm = int(np.flatnonzero(state.plays)[0])
     assert (texts.ARMS.source[arm], texts.ARMS.lookahead[arm]) == (2, 5)
     assert state.squares[arm] == pytest.approx(float(state.total[arm]) ** 2, rel=1e-5)
 

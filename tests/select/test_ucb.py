@@ -41,7 +41,7 @@ def test_sums_fade_by_every_round_of_every_row():
         count, total = count * 0.9 ** ran.sum(), total * 0.9 ** ran.sum()
         np.add.at(count, arm[ran], 1)
         np.add.at(total, arm[ran], (tokens / cost / best)[ran])
-    np.testing.assert_allclose(state.count, count, rtol=1e-4)
+    np.testing.assert_allclose(state.plays, count, rtol=1e-4)
     np.testing.assert_allclose(state.total, total, rtol=1e-4, atol=1e-6)
 
 
