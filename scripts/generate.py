@@ -13,7 +13,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     p.add_argument("--target", default="smollm2-135m-instruct", help="folder, file, hub id (default: %(default)s)")
     sources = "lookup, suffix, ngram, medusa, feature, lm, exit (each [:PATH]), lm:MODEL, exit:LAYERS, jacobi[:W:N:G]"
     p.add_argument("--draft", action="append", metavar="SOURCE", help=f"{sources}; default: the free and the trained")
-    p.add_argument("--select", default="goodput", help="rule, goodput, fixed:SOURCE:K (default: %(default)s)")
+    selects = "goodput[:PRIOR], router:FOLDER, hedge, ucb, thompson, exp3, rule, fixed:SOURCE:K"
+    p.add_argument("--select", default="goodput", help=f"{selects} (default: %(default)s)")
     p.add_argument("--costs", metavar="FILE", help="what rounds cost, or guess; default: measured once, then kept")
     p.add_argument("--lookahead", type=int, default=7, metavar="MAX", help="drafts a round (default: %(default)s)")
     p.add_argument("--no-speculation", action="store_true", help="plain decoding")

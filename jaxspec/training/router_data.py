@@ -7,7 +7,7 @@ Every place of every text tells something of every source, as full information d
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ RIDGE = 1.0
 """Observations that the plain trust in a confidence counts for."""
 
 
+@runtime_checkable
 class Sources(Protocol):
     """As `jaxspec.bench.record.Pool`."""
 
@@ -37,6 +38,7 @@ class Sources(Protocol):
     def nodes(self) -> int: ...
 
 
+@runtime_checkable
 class Text(Protocol):
     """As `jaxspec.bench.record.Record`."""
 
