@@ -133,13 +133,22 @@ def test_nothing_is_computed_from_the_weights_where_nothing_is_looked_for(on_she
     assert names_of(load(TINY, drafts=["ngram"])) == ("none", "ngram")
     monkeypatch.delenv("JAXSPEC_ARTIFACTS")
     monkeypatch.setattr(sources, "SHELF", on_shelf / "nowhere")
-    assert names_of(load(TINY)) == ("none", "lookup")
+    assert names_of(load(TINY)) == ("none", "lookup", "suffix")
+    assert names_of(load(TINY, select="rule")) == ("none", "lookup")
 
 
 def test_without_a_name_lookup_and_the_best_draft_of_the_target_are_used(on_shelf):
-    assert load(TINY).drafts == ("lookup", PREFERRED[0])
-    assert load(OTHER).drafts == ("lookup",), "of another target there is none"
+    assert load(TINY).drafts == ("lookup", "suffix", "ngram", PREFERRED[0])
+    assert load(OTHER).drafts[:2] == ("lookup", "suffix")
+    assert PREFERRED[0] not in load(OTHER).drafts, "of another target there is none"
+    assert load(TINY, select="rule").drafts == ("lookup", PREFERRED[0]), "what the rule would take, whatever it costs"
     assert load(TINY, drafts=()).drafts == ()
+
+
+def test_what_does_not_pay_by_its_card_is_left_to_selectors_that_weigh_costs(on_shelf, monkeypatch):
+    monkeypatch.setattr(sources, "pays", lambda record: False)
+    assert load(TINY, select="rule").drafts == ("lookup",)
+    assert PREFERRED[0] in load(TINY).drafts
 
 
 @pytest.mark.parametrize(("tokens", "used"), [(sources.WORTH, True), (sources.WORTH - 0.01, False)])
@@ -152,7 +161,6 @@ def test_a_draft_that_does_not_pay_by_its_card_is_used_only_when_named(tokens, u
 
 def test_a_draft_that_a_fixed_choice_names_is_there_unasked(on_shelf, monkeypatch):
     monkeypatch.setattr(sources, "pays", lambda record: False)
-    assert load(TINY).drafts == ("lookup",)
     assert load(TINY, select="fixed:medusa:2").drafts == ("lookup", "medusa")
     assert load(TINY, select="fixed:lookup").drafts == ("lookup",)
     with pytest.raises(ValueError, match=r"train_draft\.py --kind lm"):
