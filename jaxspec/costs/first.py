@@ -121,7 +121,7 @@ class Prices:
             anew: measure, whatever is known.
             defer: where nothing is known, guess and measure nothing; `Priced.deferred` says so.
         """
-        if self.given is not None or not setup.lookahead:
+        if (self.given is not None and not anew) or not setup.lookahead:
             found = Priced(guessed(setup) if self.given is None else self.given)
         else:
             key = key_for(setup, rows=rows, capacity=capacity, dtype=dtype)
