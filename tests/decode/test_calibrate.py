@@ -135,11 +135,12 @@ def test_costs_do_not_fall():
     setup = engine()[0]
     found = {entry: Seconds([1.0], [1.0]) for entry in entries(setup)}
     lm = setup.names.index("lm:d")
-    found[Entry("verify", 0, 0, 4)] = Seconds([0.5], [0.5])  # less than the narrow one
+    found[Entry("verify", 0, 0, 4)] = Seconds([0.5] * 3, [0.5] * 3)  # less than the narrow one
+    found[entries(setup)[-1]] = Seconds([0.4], [0.4])  # the branch rides for less than nothing
     found[Entry("draft", lm, 2, 4)] = Seconds([4.0, 1.0, 2.0], [2.0, 5.0, 4.0])
     table = table_of(setup, found, missed=10)
     assert table.verify.tolist() == [1.0, 1.0]
-    assert table.draft[lm].tolist() == [0.0, 0.0, 3.0, 3.0]
+    assert table.draft[lm].tolist() == [0.0, 0.5, 3.5, 3.5]
     assert float(table.lag[lm]) == 0.0
     assert float(table.ride) == 0.0
 
