@@ -278,7 +278,7 @@ class Pipeline:
             told = [prompt for prompt in each for _ in range(num_samples)]
             blank = begin_trace(setup, request, told, settings, target=self.target.name, select=self.select)
         params, priced = self.params, None
-        if weighs(self.select):
+        if isinstance(self.select, str) and weighs(self.select):
             capacity = max(needed_capacity(setup, len(ids), max_new_tokens) for ids in encoded)
             told = {"begin": lambda: on_stage(CALIBRATING), "told": on_progress}
             sizes = {"rows": len(rows), "capacity": capacity, "prompt_ids": encoded[0]}
