@@ -54,15 +54,17 @@ def test_marks_are_the_answers_tokens_and_text(traced):
 def test_marks_sum_to_the_counters(traced):
     assert sum(counts["accepted"] for counts in traced.stats["sources"].values()) > 0
     rounds = [each for row in traced.trace.rows for each in row]
-    for source, counts in traced.stats["sources"].items():
+    taken = [mark.source for mark in tokens_of(rounds) if mark.mark == "accepted"]
+    sources = traced.stats["sources"]
+    for source, counts in sources.items():
         mine = [each for each in rounds if each.source == source]
         assert len(mine) == counts["rounds"]
-        assert sum(each.proposed for each in mine) == counts["proposed"]
-        assert sum(each.accepted for each in mine) == counts["accepted"]
-        marks = tokens_of(mine)
-        assert len(marks) == counts["tokens"]
-        assert sum(mark.mark == "accepted" for mark in marks) == counts["accepted"]
-        assert {mark.source for mark in marks} <= {source}
+        assert len(tokens_of(mine)) == counts["tokens"]
+        assert taken.count(source) == counts["accepted"], "a tail's drafts are its own source's"
+        heads = [each for each in mine if not each.tail]
+        assert {mark.source for mark in tokens_of(heads)} <= {source}
+    for what in ("proposed", "accepted"):
+        assert sum(getattr(each, what) for each in rounds) == sum(counts[what] for counts in sources.values())
 
 
 def test_the_targets_own_token_ends_a_round_and_says_why_it_is_its_own(traced):
@@ -214,7 +216,7 @@ def test_it_is_json():
 def test_the_settings_are_those_that_were_asked_for(traced, pipeline):
     settings = traced.trace.settings
     assert traced.trace.title == "target, token by token", "a path is not for everyone"
-    assert (settings["drafts"], settings["select"], settings["verify"]) == ("lookup, exit:2", "rule", "greedy")
+    assert (settings["drafts"], settings["select"], settings["verify"]) == ("lookup, exit:2", "goodput", "greedy")
     assert settings["max new tokens"] == str(NEW)
     assert not {"top p", "temperature", "first seed"} & set(settings), "what is as usual is left out"
     assert traced.trace.prompts == (PROMPT, OTHER)
