@@ -93,7 +93,7 @@ def calibrate(
     told: Told | None = None,
     note: Callable[[str], None] | None = None,
 ) -> CostTable:
-    """Seconds of every kind of round: medians of interleaved measurements, and of differences between near ones.
+    """Seconds of every kind of round, medians of interleaved measurements.
 
     Args:
         params: with the selector's parameters as they will be used, whatever their values, so that one program serves.
@@ -157,26 +157,20 @@ def table_of(setup: Setup, found: dict[Entry, Seconds], missed: int) -> CostTabl
     Args:
         missed: tokens that a source that lags had to catch up in its first round.
     """
-    passes = [found[Entry(VERIFY, 0, 0, width)].each for width in setup.windows]
-    verify = np.maximum.accumulate([statistics.median(seconds) for seconds in passes])
-
-    def beyond(entry: Entry) -> float:
-        """What a round takes beyond one of the widest window without drafts, of the same repeat."""
-        pairs = zip(found[entry].each, passes[-1], strict=False)
-        return max(statistics.median(mine - bare for mine, bare in pairs), 0.0)
-
+    each = {entry: statistics.median(seconds.each) for entry, seconds in found.items()}
+    verify = np.maximum.accumulate([each[Entry(VERIFY, 0, 0, width)] for width in setup.windows])
     draft, lag, ride = np.zeros((len(setup.sources), setup.lookahead + 1)), np.zeros(len(setup.sources)), 0.0
     for index, source in enumerate(setup.sources):
         mine = sorted(entry for entry in found if entry[:2] == (DRAFT, index))
         if mine:
-            known = np.maximum.accumulate([0.0, *map(beyond, mine)])
+            known = np.maximum.accumulate([0.0, *(each[entry] - verify[-1] for entry in mine)])
             draft[index] = np.interp(np.arange(setup.lookahead + 1), [0, *(entry.drafts for entry in mine)], known)
         if mine and source.lag is not None:
             timings = itertools.chain(*(zip(found[entry].first, found[entry].each, strict=True) for entry in mine))
             lag[index] = max(statistics.median(first - again for first, again in timings), 0.0) / missed
     for entry in found:
         if entry.what == RIDE:
-            ride = beyond(entry)
+            ride = max(each[entry] - verify[-1], 0.0)
     return CostTable(*(jnp.asarray(np.asarray(leaf, np.float32)) for leaf in (verify, draft, lag, ride)))
 
 

@@ -140,7 +140,7 @@ def test_costs_do_not_fall():
     found[Entry("draft", lm, 2, 4)] = Seconds([4.0, 1.0, 2.0], [2.0, 5.0, 4.0])
     table = table_of(setup, found, missed=10)
     assert table.verify.tolist() == [1.0, 1.0]
-    assert table.draft[lm].tolist() == [0.0, 0.5, 3.5, 3.5]
+    assert table.draft[lm].tolist() == [0.0, 0.0, 3.0, 3.0]
     assert float(table.lag[lm]) == 0.0
     assert float(table.ride) == 0.0
 
