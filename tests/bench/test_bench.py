@@ -332,7 +332,7 @@ def test_a_malformed_line_is_named(folder, tmp_path, line, words):
 def test_an_unknown_mode_is_refused_before_loading(folder, mode):
     said = sentence(folder, target="/nowhere", modes=("rule", mode))
     assert repr(mode) in said
-    assert "rule, fixed:none and fixed:SOURCE:K with SOURCE among the drafts lookup" in said
+    assert "fixed:none and fixed:SOURCE:K with SOURCE among the drafts lookup" in said
 
 
 @pytest.mark.parametrize(
