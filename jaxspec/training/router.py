@@ -93,8 +93,8 @@ def train_router(texts: Sequence[Text], options: Options, *, told: Told | None =
     examples = examples_of(texts)
     aside = held[examples.text]
     costs = guess(kinds.passes, kinds.nodes, kinds.windows)
-    dear = jnp.asarray(kinds.passes)[:, None] * jnp.arange(kinds.lookahead + 1, dtype=jnp.float32)[None, :]
-    costs = costs._replace(draft=jnp.float32(options.draft_step) * dear)
+    drafts = np.outer(kinds.passes, np.arange(kinds.lookahead + 1)) * options.draft_step
+    costs = costs._replace(draft=jnp.asarray(drafts, jnp.float32))
     trust = trust_of(examples.some(~aside), kinds)
     parts = {name: _part(examples.some(which), kinds, costs, trust) for name, which in (("a", ~aside), ("b", aside))}
     start = {name: leaf for name, leaf in naive_net(kinds.free, seed=options.seed)._asdict().items() if name != "trust"}
@@ -153,7 +153,8 @@ def _fitted(start: Params, part: tuple[Any, Targets], kinds: Kinds, options: Opt
         signals, targets = jax.tree.map(lambda leaf: leaf[which], context)
         z = _log_odds(params, features(signals, kinds.lookahead, kinds.free))
         each = (
-            jnp.sum(jnp.where(known, log_loss(z[..., head], said), 0.0)) / jnp.maximum(jnp.sum(known), 1)
+            jnp.sum(jnp.where(known, log_loss(z[..., head], said), 0.0))
+            / jnp.maximum(jnp.sum(known.astype(jnp.float32)), 1)
             for head, (said, known) in enumerate((targets[:2], targets[2:]))
         )
         return sum(each, start=jnp.float32(0))
