@@ -28,7 +28,7 @@ def test_a_share_of_all_weight_is_spread():
 
 
 def one_round(selector, state, arm, tokens, offered=8):
-    signals = signals_of(np.full((1, 3), offered), kinds=texts.KINDS)
+    signals = signals_of(np.full((1, 3), offered))
     source, lookahead = (jnp.asarray([each[arm]], jnp.int32) for each in (texts.ARMS.source, texts.ARMS.lookahead))
     verdict = Verdict(jnp.zeros(1, jnp.int32), jnp.zeros((1, 9), jnp.int32), jnp.asarray([tokens], jnp.int32), None)
     return jax.jit(selector.update)(texts.PARAMS, state, signals, Choice(source, lookahead), None, verdict, None)
@@ -51,7 +51,7 @@ def test_weights_move_by_the_reward_over_its_chance():
 
 
 def test_it_draws_as_its_law_says():
-    selector, signals = exp3(texts.KINDS), signals_of(np.asarray([[0, 8, 0]]), kinds=texts.KINDS)
+    selector, signals = exp3(texts.KINDS), signals_of(np.asarray([[0, 8, 0]]))
     state = selector.init(1, 3)
     arms = jax.jit(
         jax.vmap(lambda rounds: selector.choose(texts.PARAMS, state._replace(rounds=rounds), signals).told["arm"][0])

@@ -32,7 +32,7 @@ def feedback_of(runs, emitted, *, ran=None):
 
 
 def signals():
-    return signals_of(np.asarray([[0, DEPTH, DEPTH]]), kinds=texts.KINDS)
+    return signals_of(np.asarray([[0, DEPTH, DEPTH]]))
 
 
 def reward(source, lookahead, tokens):

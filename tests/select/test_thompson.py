@@ -30,7 +30,7 @@ def test_what_is_believed_is_the_mean_and_spread_of_what_was_seen_and_hoped():
 
 
 def test_draws_are_of_the_round_and_the_same_again():
-    selector, signals = thompson(texts.KINDS), signals_of(np.full((2, 3), 8), kinds=texts.KINDS)
+    selector, signals = thompson(texts.KINDS), signals_of(np.full((2, 3), 8))
     state, arms = selector.init(2, 3), []
     choose, update = jax.jit(selector.choose), jax.jit(selector.update)
     verdict = Verdict(jnp.zeros(2, jnp.int32), jnp.zeros((2, 9), jnp.int32), jnp.ones(2, jnp.int32), None)
@@ -46,7 +46,7 @@ def test_draws_are_of_the_round_and_the_same_again():
 
 
 def test_counts_are_of_the_arm_that_ran():
-    selector, signals = thompson(texts.KINDS, keep=1.0), signals_of(np.full((1, 3), 8), kinds=texts.KINDS)
+    selector, signals = thompson(texts.KINDS, keep=1.0), signals_of(np.full((1, 3), 8))
     verdict = Verdict(jnp.zeros(1, jnp.int32), jnp.zeros((1, 9), jnp.int32), jnp.asarray([4], jnp.int32), None)
     choice = Choice(jnp.asarray([2], jnp.int32), jnp.asarray([5], jnp.int32))
     state = selector.update(texts.PARAMS, selector.init(1, 3), signals, choice, None, verdict, None)

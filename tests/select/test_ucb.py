@@ -33,7 +33,7 @@ def test_sums_fade_by_every_round_of_every_row():
         source, lookahead = (np.asarray(each)[arm] for each in (texts.ARMS.source, texts.ARMS.lookahead))
         choice = Choice(jnp.asarray(source, jnp.int32), jnp.asarray(lookahead, jnp.int32))
         verdict = Verdict(jnp.zeros(3, jnp.int32), jnp.zeros((3, 9), jnp.int32), jnp.asarray(tokens, jnp.int32), None)
-        signals = signals_of(np.full((3, 3), 8), kinds=texts.KINDS, active=active)
+        signals = signals_of(np.full((3, 3), 8), active=active)
         state = update(texts.PARAMS, state, signals, choice, None, verdict, None)
         ran = active & (tokens > 0)
         cost = texts.PRICES.verify[lookahead] + texts.PRICES.draft[source, lookahead]
