@@ -71,7 +71,7 @@ def test_an_exit_that_leaves_no_layer_is_refused(layers):
 
 
 def test_a_lookup_that_matches_nothing_is_refused():
-    refused("min_match 0 and max_match 6; give 1 <=", lookup, min_match=0, lookahead=3)
+    refused("min_match 0 and max_match 16; give 1 <=", lookup, min_match=0, lookahead=3)
     refused("min_match 5 and max_match 4", lookup, min_match=5, max_match=4, lookahead=3)
 
 
