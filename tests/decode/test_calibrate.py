@@ -14,6 +14,8 @@ from jaxspec.decode.calibrate import BESIDE, Entry, NoRoom, Seconds, calibrate, 
 from jaxspec.select import SelectorParams, kinds_of, no_prior
 from tests.decode import tiny
 
+pytestmark = pytest.mark.heavy
+
 ROWS, CAPACITY, LOOKAHEAD = 2, 128, 3
 PROMPT = list(range(1, 20))
 

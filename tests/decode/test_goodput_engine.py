@@ -18,6 +18,8 @@ from tests.decode.schedule import always, scheduled, script, shuffled
 from tests.decode.test_greedy import LIMITS, PROMPTS, wrong
 from tests.drafts.oracle import own_logits, proposals
 
+pytestmark = pytest.mark.heavy
+
 step = importlib.import_module("jaxspec.decode.step")  # the module; the package has the function of this name
 
 COSTS = {

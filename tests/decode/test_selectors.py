@@ -14,6 +14,8 @@ from tests.decode.automata import automaton, random_table, related_table
 from tests.decode.engines import Engine, look_up, plain, plain_setup, run
 from tests.decode.test_greedy import PROMPTS
 
+pytestmark = pytest.mark.heavy
+
 VOCAB = 8
 ROWS = [[5, 1], [3, 1, 4, 1, 5, 3, 2], [6, 2, 7, 0, 6, 2, 7, 0, 6]]
 LIMITS = {"max_new_tokens": 24}
