@@ -18,7 +18,7 @@ from jaxspec.checkpoint.staging import new_folder, unwritable
 from jaxspec.checkpoint.tensors import CheckpointError, LazyTensor, Progress, Shape, in_memory
 from jaxspec.models.config import ModelConfig
 
-CHUNK_BYTES = 1 << 22  # one stored piece of a tensor; devices read only the pieces they hold
+CHUNK_BYTES = 1 << 21  # one stored piece of a tensor; devices read only those they hold, and each thread keeps some
 CHUNKS_AT_ONCE = 2  # pieces encoded at a time
 GROUP_BYTES = 1 << 23  # smaller tensors are written together: Orbax adds files with every write
 
