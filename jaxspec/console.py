@@ -177,6 +177,7 @@ class Screen:
                 dtype=args.dtype,
                 mesh=args.mesh,
                 costs=None if args.no_speculation else args.costs,
+                clusters=None if args.no_speculation else args.clusters,
                 progress=told,
                 note=lambda line: self.console.print(line, style="dim", markup=False, highlight=False),
             )

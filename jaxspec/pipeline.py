@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -22,10 +24,12 @@ from jaxspec.models import LanguageModel, for_length, language_model
 from jaxspec.run import CALIBRATING, Answer, OnEnd, OnStage, OnText, Row, Run, begin_trace
 from jaxspec.sampling import warpers
 from jaxspec.select import Prior, SelectorParams, kinds_of, no_prior, prior_of, weighs
+from jaxspec.select.clusters import read_clusters
 from jaxspec.select.cost import CostTable
 from jaxspec.sharding import make_mesh
 from jaxspec.sources import Made, Shelf, chosen, config_for, opened, wanted
 from jaxspec.text import compare_vocabularies
+from jaxspec.text.classes import UNKNOWN, token_classes
 
 PREFERRED = ("feature", "lm", "exit", "medusa")
 """Kinds of trained drafts, best first: where none is named, the first of the target's that pays joins lookup."""
@@ -45,6 +49,7 @@ def load(
     dtype: str = "float32",
     mesh: str | None = None,
     costs: str | CostTable | None = None,
+    clusters: str | None = None,
     progress: LoadProgress | None = None,
     note: Callable[[str], None] | None = None,
 ) -> "Pipeline":
@@ -66,6 +71,7 @@ def load(
         costs: a table for selectors that weigh costs, or a file of one (`jaxspec.costs.read`), used as it is; "guess"
             for rough ones. Where None, what JAXSPEC_COSTS says; where that is not set, they are measured by the first
             call of so many rows, stored, and refined.
+        clusters: folder of scripts/build_clusters.py, made of this target: kinds of text for goodput or a router.
         progress: told (name, bytes done, bytes in all) while weights load.
         note: told a line that a user should know; written to standard error where None.
 
@@ -92,8 +98,11 @@ def load(
     small = [draft for draft in names if draft.startswith("lm:") and draft not in made]
     models = {d: load_model(d.removeprefix("lm:"), dtype=dtype, mesh=devices, progress=progress) for d in small}
     pipeline = Pipeline(main, names, models, select, lookahead, verify, dtype, devices, made, note)
+    if clusters is not None:
+        pipeline.clusters = read_clusters(clusters, shelf.fingerprint)
     setup = pipeline.setup(sampled=False, logprobs=False)  # refuses bad names now
     pipeline.prices.given = pricing.given(costs, setup)
+    pipeline.prior = prior_of(select, kinds_of(setup.sources, setup.windows))
     for line in pipeline.notes():
         pipeline.prices.note(line)
     return pipeline
@@ -134,8 +143,16 @@ class Pipeline:
         drafted |= {name: each.params for name, each in self.made.items()}
         self.params = EngineParams(target.params, drafted, ())
         self.pending: Callable[[], object] | None = None  # measures what a call deferred; None: nothing is to be
+        self.clusters: jax.Array | None = None  # [C, D] float32, kinds of text; None: they are not told apart
         self.prior: Prior | None = None  # of a selector that learns; nothing known where None
         self.prices = pricing.Prices(None, note or pricing.say)
+
+    @functools.cached_property
+    def _classes(self) -> jax.Array:
+        """Class of every id of the target's vocabulary, padding included."""
+        classes = token_classes(self.target.tokenizer)[: self.target.model.config.vocab_size]
+        spare = self.target.model.config.vocab_size - len(classes)
+        return jnp.asarray(np.pad(classes, (0, spare), constant_values=UNKNOWN))
 
     def setup(self, *, sampled: bool, logprobs: bool, length: int = 1) -> Setup:
         """The static engine for greedy or sampled rows of at most `length` tokens, prompt and output together."""
@@ -150,6 +167,7 @@ class Pipeline:
             vocab_size=self.vocab_size,
             logprobs=logprobs,
             mesh=self.mesh,
+            clusters=0 if self.clusters is None else len(self.clusters),
         )
 
     def priced(self, setup: Setup, **options: Any) -> tuple[EngineParams, pricing.Priced]:
@@ -160,8 +178,9 @@ class Pipeline:
         """
         expects = {draft: each.accepts for draft, each in self.made.items() if each.accepts is not None}
         kinds = kinds_of(setup.sources, setup.windows)
-        prior = self.prior or prior_of(self.select, kinds) or no_prior(kinds, expects)
-        params = dataclasses.replace(self.params, selector=SelectorParams(pricing.guessed(setup), prior))
+        prior = self.prior or no_prior(kinds, expects)
+        selector = SelectorParams(pricing.guessed(setup), prior, self.clusters, self._classes)
+        params = dataclasses.replace(self.params, selector=selector)
         return self.prices.of(setup, params, dtype=self.dtype, **options)
 
     def measure(

@@ -16,6 +16,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     selects = "goodput[:PRIOR], router:FOLDER, hedge, ucb, thompson, exp3, rule, fixed:SOURCE:K"
     p.add_argument("--select", default="goodput", help=f"{selects} (default: %(default)s)")
     p.add_argument("--costs", metavar="FILE", help="what rounds cost, or guess; default: measured once, then kept")
+    p.add_argument("--clusters", metavar="DIR", help="kinds of text, of build_clusters.py, for goodput and a router")
     p.add_argument("--lookahead", type=int, default=7, metavar="MAX", help="drafts a round (default: %(default)s)")
     p.add_argument("--no-speculation", action="store_true", help="plain decoding")
     p.add_argument("--prompt", action="append", help="repeatable: a batch")

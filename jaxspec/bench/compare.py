@@ -4,7 +4,6 @@ share of the gap = (selector - rule) / (oracle - rule)      the rule is the fiel
 """
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,13 +15,16 @@ from rich.table import Table
 from jaxspec.bench import processes
 from jaxspec.bench import record as records_
 from jaxspec.bench.oracle import always, best_fixed, optimum, oracle, share_of_gap
-from jaxspec.bench.prices import CURVES, Prices, curve_prices, priced
-from jaxspec.bench.record import Record, pool_of
+from jaxspec.bench.prices import CURVES, curve_prices, priced
+from jaxspec.bench.record import Pool, Record, pool_of
 from jaxspec.bench.regret_plot import plot_regrets
 from jaxspec.bench.replay import Replayed, replay
 from jaxspec.bench.rules import Info, selector_by_name
 from jaxspec.bench.shifts import recoveries, sabotage, splice
 from jaxspec.bench.traces import read_traces
+from jaxspec.contracts import MODEL
+from jaxspec.costs import open_document, parse
+from jaxspec.select.cost import CostTable
 
 RULE = "field"
 """The selector that shares of the gap are counted from."""
@@ -90,32 +92,29 @@ def scenes_of(options: Options, records: Sequence[Record]) -> list[tuple[float |
         windows = tuple(range(1, depth + 2))
         steps = options.draft_step
         return [(step, Info(pool, depth, windows, curve_prices(options.costs, pool, depth, step))) for step in steps]
-    windows, costs = read_costs(options.costs, pool.names)
+    windows, costs = read_costs(options.costs, pool)
     priced(costs, records, windows)  # refuses what does not cover the records
     return [(None, Info(pool, depth, windows, costs))]
 
 
-def read_costs(path: str, names: Sequence[str]) -> tuple[tuple[int, ...], Prices]:
-    """A cost table from JSON: windows, verify (one a window), draft ({source: [0, 1, 2, .. drafts]}), lag, ride.
-
-    Sources that have no entry in "draft" or "lag" cost nothing there; lag is {source: a token's}.
+def read_costs(path: str, pool: Pool) -> tuple[tuple[int, ...], CostTable]:
+    """A cost table as scripts/calibrate.py writes it (`jaxspec.costs.parse`), and the window widths that it names.
 
     Raises:
-        ValueError: a file that is no cost table.
+        ValueError: a file that is no cost table of the pool's sources.
     """
+    said = open_document(path)
+    widths = said.get("verify") if isinstance(said, Mapping) else None
+    if not (isinstance(widths, Mapping) and widths and all(str(width).isdecimal() for width in widths)):
+        raise ValueError(
+            f'the cost table {path} has no verify by width; give one, for example {{"1": 0.03, "8": 0.05}}'
+        )
+    windows = tuple(sorted(int(width) for width in widths))
+    needs = {"paid": [kind == MODEL for kind in pool.costs], "lags": pool.lags, "rides": pool.carrier is not None}
     try:
-        said = json.loads(Path(path).read_text(encoding="utf-8"))
-        windows, verify = tuple(map(int, said["windows"])), np.asarray(said["verify"], np.float32)
-        draft = np.zeros((len(names), windows[-1]), np.float32)
-        for name, each in said.get("draft", {}).items():
-            draft[names.index(name)] = each[: windows[-1]]
-        lag = np.asarray([float(said.get("lag", {}).get(name, 0)) for name in names], np.float32)
-        prices = Prices(verify, draft, lag, np.float32(said.get("ride", 0)))
-    except (OSError, KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"{path} is no cost table of the sources {', '.join(names)} ({error})") from None
-    if not all(np.all(np.isfinite(each) & (each >= 0)) for each in prices) or not np.all(verify > 0):
-        raise ValueError(f"{path} holds a time that is negative or not finite, or a round of none; measure again")
-    return windows, prices
+        return windows, parse(said, pool.names, windows, **needs)
+    except ValueError as error:
+        raise ValueError(f"the cost table {path}: {error}") from None
 
 
 def _table(

@@ -1,7 +1,6 @@
 """What a step is made of: target passes by window width, and the speed at which this machine reads memory."""
 
 import functools
-import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,11 +21,6 @@ READ_BYTES = 1 << 29
 
 PASSES = 3
 """Target passes in one timed call, so that the call itself does not count."""
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def step_costs(

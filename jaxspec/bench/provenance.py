@@ -4,13 +4,12 @@ import os
 import platform
 import subprocess
 import time
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from jaxspec.bench.micro import cores
+from jaxspec.machine import cores, version_of
 
 PACKAGES = ("jaxspec-decode", "jax", "jaxlib", "flax", "numpy", "transformers", "tokenizers", "torch")
 
@@ -20,7 +19,7 @@ def provenance() -> dict[str, Any]:
     return {
         "commit": _commit(),
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
+        "versions": {"python": platform.python_version()} | {name: version_of(name) for name in PACKAGES},
         "cores": cores(),
         "processor": _processor(),
         "memory_bytes": memory_bytes(),
@@ -32,13 +31,6 @@ def provenance() -> dict[str, Any]:
 def load() -> float | None:
     """Processes that wanted to run over the last minute; above the cores, timings mean little."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _commit() -> str | None:

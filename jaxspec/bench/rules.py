@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jaxspec.bench.prices import Priced
 from jaxspec.bench.record import Pool
 from jaxspec.contracts import FREE, MODEL, Choice, Selector, Signals
-from jaxspec.select import LEARNED, Kinds, SelectorParams, fixed, learned, no_prior, prior_of, rule, weighs
+from jaxspec.select import LEARNED, SelectorParams, fixed, learned, no_prior, prior_of, rule, weighs
 from jaxspec.select.cost import CostTable
+from jaxspec.select.kinds import kinds_from
 from jaxspec.typing import PyTree
 
 
@@ -43,9 +44,7 @@ def selector_by_name(name: str, info: Info) -> tuple[Selector, PyTree]:
             raise ValueError(f"select 'field' needs a free source and a model; the records have {pool.names}")
         return lookup_else_model(free[0], models[0]), ()
     if weighs(name):
-        kinds = Kinds(
-            pool.names, tuple(kind == MODEL for kind in pool.costs), pool.carrier or 0, pool.nodes, info.windows
-        )
+        kinds = kinds_from(pool.names, pool.costs, pool.carrier, pool.nodes, info.windows)
         costs = info.costs
         cost = CostTable(
             *(jnp.asarray(each, jnp.float32) for each in (costs.verify, costs.draft, costs.lag, costs.ride))

@@ -9,11 +9,12 @@ from typing import Any
 from jaxspec.bench import contenders as who
 from jaxspec.bench import summary
 from jaxspec.bench.measure import Timing, Told, measure
-from jaxspec.bench.micro import READ_BYTES, cores, step_costs
+from jaxspec.bench.micro import READ_BYTES, step_costs
 from jaxspec.bench.provenance import load as machine_load
 from jaxspec.bench.provenance import provenance
 from jaxspec.contracts import Setup
 from jaxspec.decode import DEFAULT_LOOKAHEAD
+from jaxspec.machine import cores
 from jaxspec.pipeline import PREFERRED, Pipeline, load
 from jaxspec.sources import check_draft, chosen
 from jaxspec.text import Case, read_cases

@@ -4,7 +4,7 @@ from jaxspec.costs.first import GUESS, Priced, Prices, check_given, command, giv
 from jaxspec.costs.refine import Refiner, refine
 from jaxspec.costs.show import tables
 from jaxspec.costs.store import Key, Stored, every, find, look_up, make_key, save
-from jaxspec.costs.written import document, parse, read
+from jaxspec.costs.written import document, open_document, parse, read
 
 __all__ = [
     "GUESS",
@@ -23,6 +23,7 @@ __all__ = [
     "key_for",
     "look_up",
     "make_key",
+    "open_document",
     "parse",
     "read",
     "refine",

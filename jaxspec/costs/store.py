@@ -2,9 +2,7 @@
 
 import dataclasses
 import hashlib
-import importlib.metadata
 import json
-import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +15,7 @@ from jax.typing import DTypeLike
 
 from jaxspec.costs.written import document, parse
 from jaxspec.files import write_beside
+from jaxspec.machine import cores, version_of
 from jaxspec.models import ModelConfig
 from jaxspec.select.cost import CostTable
 from jaxspec.telemetry import cache_folder
@@ -87,7 +86,7 @@ def make_key(
     return Key(
         device=device.device_kind,
         platform=device.platform,
-        cores=_cores() if device.platform == "cpu" else 0,
+        cores=cores() if device.platform == "cpu" else 0,
         mesh=",".join(f"{axis}={size}" for axis, size in mesh.shape.items()) if isinstance(mesh, Mesh) else mesh or "",
         model=hashlib.sha256(repr(plain).encode()).hexdigest()[:16],
         dtype=jax.numpy.dtype(dtype).name,
@@ -189,16 +188,8 @@ def _rounded(capacity: int) -> int:
     return width
 
 
-def _cores() -> int:
-    """That this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _version() -> str:
-    try:
-        return importlib.metadata.version("jaxspec-decode")
-    except importlib.metadata.PackageNotFoundError:
-        return "uninstalled"
+    return version_of("jaxspec-decode") or "uninstalled"
 
 
 __all__ = ["Key", "Stored", "every", "find", "look_up", "make_key", "save"]

@@ -34,6 +34,7 @@ def make_setup(
     vocab_size: int | None = None,
     logprobs: bool = False,
     mesh: Mesh | None = None,
+    clusters: int = 0,
 ) -> Setup:
     """Everything static about an engine. All arguments are static: another value is another compiled program.
 
@@ -53,6 +54,7 @@ def make_setup(
         vocab_size: true vocabulary; the model's padded one where None.
         logprobs: keep log-probabilities of the emitted tokens.
         mesh: devices to run on (`jaxspec.sharding.make_mesh`), where the parameters lie already; one device where None.
+        clusters: kinds of text in `SelectorParams.clusters` (`jaxspec.select.clusters`), for "goodput" and a router.
 
     Raises:
         ValueError: an unknown name, a lookahead that no window holds, or a source that this target cannot serve.
@@ -80,7 +82,7 @@ def make_setup(
         raise ValueError(f"model_lookahead is {asked}; give 0 to {lookahead}, the setup's lookahead")
     if mesh is not None and not isinstance(mesh, Mesh):
         raise ValueError(f"mesh is {mesh!r}; make one with jaxspec.sharding.make_mesh('data=1,model=4')")
-    chosen = select if isinstance(select, Selector) else _selector(select, tuple(sources), widths, asked)
+    chosen = select if isinstance(select, Selector) else _selector(select, tuple(sources), widths, asked, clusters)
     return Setup(target, tuple(sources), chosen, verify, widths, vocab, logprobs, mesh)
 
 
@@ -179,14 +181,16 @@ def _trained(
 
 
 def _selector(
-    select: str, sources: tuple[DraftSource, ...], windows: tuple[int, ...], model_lookahead: int
+    select: str, sources: tuple[DraftSource, ...], windows: tuple[int, ...], model_lookahead: int, clusters: int
 ) -> Selector:
     lookahead = windows[-1] - 1
     choice = check_select(select, [source.name for source in sources[1:]], lookahead)
     if choice is not None:
         return fixed(*choice)
     if weighs(select):
-        return learned(select, kinds_of(sources, windows))
+        return learned(select, kinds_of(sources, windows), clusters=clusters)
+    if clusters:
+        raise ValueError(f"select {select!r} does not look at the kind of text; give clusters to goodput or a router")
     free = tuple(i for i, s in enumerate(sources) if s.cost == FREE and i > 0)
     models = tuple(i for i, s in enumerate(sources) if s.cost == MODEL)
     learns = next((i for i, s in enumerate(sources) if s.branch is not None), 0)

@@ -44,7 +44,7 @@ def step(setup: Setup, params: EngineParams, state: State) -> tuple[State, StepI
     """
     view = look(state)
     free, signals = bank.offer(setup, params, view, state.sources, state.seen)
-    asked = pin(setup, setup.selector.choose(params.selector, state.selector, signals), view)
+    asked = pin(setup.selector.choose(params.selector, state.selector, signals), view)
     rode = bank.riders(setup, view, asked)
     choice = bank.settle(asked, signals)
     sources, caught_up = bank.catch_up(setup, params, view, state.sources, choice)

@@ -20,15 +20,15 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxspec.contracts import Choice, Feedback, Proposal, Selector, Signals, Stop
-from jaxspec.sampling.confidence import ODDS, odds, trusted
+from jaxspec.contracts import Choice, Feedback, Proposal, Selector, Signals
+from jaxspec.sampling.confidence import ODDS, odds
 from jaxspec.select import logistic
+from jaxspec.select.by_chance import choose_by, continue_by, nothing_told
 from jaxspec.select.cost import CostTable, guess
 from jaxspec.select.features import BIAS, WIDTH, features, naive_weights
 from jaxspec.select.kinds import Kinds
 from jaxspec.select.logistic import Lean, Model
-from jaxspec.select.plan import Plan, Table, free_tokens, pick, stop_of, table_of, tail_of
-from jaxspec.typing import PyTree, Rows
+from jaxspec.typing import PyTree, RowFloats, Rows
 
 
 class Prior(NamedTuple):
@@ -112,8 +112,7 @@ def goodput(
         def zeros(*shape: int) -> Array:  # each a buffer of its own: the state is donated
             return jnp.zeros((sources, *shape), jnp.float32)
 
-        models = (Model(zeros(width), zeros(width)) for width in (WIDTH, WIDTH, 2))
-        takes, draws, trust = models
+        takes, draws, trust = (Model(zeros(width), zeros(width)) for width in (WIDTH, WIDTH, 2))
         leans = (logistic.no_lean(rows, sources), logistic.no_lean(rows, sources), logistic.no_lean(rows, sources))
         return Goodput(takes, draws, trust, leans, zeros(), zeros(3), jnp.float32(0), nothing_told(rows, sources))
 
@@ -123,19 +122,15 @@ def goodput(
         raised = _bonus(state, known.prior, kinds, optimism)
         chance = jnp.minimum(_predict(known.prior.takes, state.takes, state.leans[0], x) + raised[None, :, None], 1.0)
         goes = _predict(known.prior.draws, state.draws, state.leans[1], x)
-        table = table_of(known.cost, signals, chance, goes, _tail_means(state), kinds)
-        plan = pick(table, signals, kinds)
-        choice = Choice(plan.source, plan.lookahead, told=told_of(table, plan, signals))
-        return choice._replace(stop=_stop(known, state, plan, table)) if stops else choice
+        trust = functools.partial(_trust, known.prior, state)
+        return choose_by(known.cost, signals, chance, goes, _tail_means(state), kinds, trust, stops=stops)
 
     def tail(params: PyTree, state: Goodput, signals: Signals, choice: Choice, head: Proposal) -> Choice:
         known = given(params)
         x = features(signals._replace(seen=None), kinds.lookahead, kinds.free)
         chance = _predict(known.prior.takes, state.takes, state.leans[0], x)
-        intercept, slope = _trust(known, state, choice.source)
-        mine = trusted(head.confidence, intercept, slope)
-        source, lookahead = tail_of(known.cost, signals, free_tokens(chance, signals, kinds), mine, choice, head, kinds)
-        return choice._replace(tail=source, tail_lookahead=lookahead)
+        trust = functools.partial(_trust, known.prior, state)
+        return continue_by(known.cost, signals, chance, choice, head, kinds, trust)
 
     def carry(params: PyTree, state: Goodput) -> Prior:
         return learnt(given(params).prior, state)
@@ -146,7 +141,7 @@ def goodput(
         return _learn(given(params).prior, state, signals, choice, feedback, kinds)
 
     own = {"feedback": True, "certainty": True, "tail": tail if tails else None, "clusters": clusters}
-    return Selector("goodput", init, choose, update, **own)
+    return Selector("goodput", init, choose, update, carry=carry, **own)
 
 
 def _sum(prior: Model, learnt: Model) -> Model:
@@ -171,50 +166,10 @@ def _tail_means(state: Goodput) -> tuple[Float[Array, "N"], Float[Array, "N"]]:
     return state.tails[:, 0] / rounds, state.tails[:, 1] / rounds
 
 
-def _trust(params: SelectorParams, state: Goodput, source: Rows) -> tuple[Float[Array, "B"], Float[Array, "B"]]:
-    """What the confidence of each row's source means: intercept and slope of its log-odds."""
-    weights = _sum(params.prior.trust, state.trust).weights[source]
+def _trust(prior: Prior, state: Goodput, source: Rows) -> tuple[RowFloats, RowFloats]:
+    weights = _sum(prior.trust, state.trust).weights[source]
     lean = jnp.take_along_axis(state.leans[2].bias, source[:, None], axis=1)[:, 0]
     return weights[:, 0] + lean, weights[:, 1]
-
-
-def _stop(params: SelectorParams, state: Goodput, plan: Plan, table: Table) -> Stop:
-    """When the source of the plan's entry stops; rows of other sources do not read it."""
-    return stop_of(params.cost, table.paid[plan.entry], *_trust(params, state, plan.source))
-
-
-def told_of(table: Table, plan: Plan, signals: Signals) -> dict[str, Array]:
-    """For people: what each row was asked for, what it expects of each source at its most, and what it has seen."""
-    rows, sources = signals.offered.shape
-    assert signals.seen is not None
-    expects = table.free[:, :, -1]
-    for entry, model in zip(
-        range(table.paid.shape[0] - len(table.models), table.paid.shape[0]), table.models, strict=True
-    ):
-        expects = expects.at[:, model].set(table.own[:, entry])
-    sure = jnp.ones((rows, sources), jnp.float32) if signals.confidence is None else signals.confidence
-    return {
-        "lookahead": plan.lookahead.astype(jnp.float32),
-        "expected tokens": expects,
-        "drafts drawn": table.drawn,
-        "tokens per second": jnp.broadcast_to(jnp.max(plan.rate), (rows,)),
-        "signal match": signals.match.astype(jnp.float32),
-        "signal confidence": sure,
-        "signal lag": signals.lag.astype(jnp.float32),
-        "signal top": signals.seen.top,
-        "signal margin": signals.seen.margin,
-        "signal entropy": signals.seen.entropy,
-    }
-
-
-BY_ROW = ("lookahead", "tokens per second", "signal top", "signal margin", "signal entropy")
-BY_SOURCE = ("expected tokens", "drafts drawn", "signal match", "signal confidence", "signal lag")
-
-
-def nothing_told(rows: int, sources: int) -> dict[str, Array]:
-    """Before the first round."""
-    by_row = {name: jnp.zeros(rows, jnp.float32) for name in BY_ROW}
-    return by_row | {name: jnp.zeros((rows, sources), jnp.float32) for name in BY_SOURCE}
 
 
 def _learn(prior: Prior, state: Goodput, signals: Signals, choice: Choice, feedback: Feedback, kinds: Kinds) -> Goodput:
@@ -283,4 +238,4 @@ def _tails(state: Goodput, choice: Choice, feedback: Feedback, mine: Array) -> F
     return state.tails * kept[:, None] + jnp.einsum("bn,bx->nx", ran, each)
 
 
-__all__ = ["Goodput", "Prior", "SelectorParams", "goodput", "no_prior", "nothing_told", "told_of"]
+__all__ = ["Goodput", "Prior", "SelectorParams", "goodput", "learnt", "no_prior"]

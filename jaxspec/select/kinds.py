@@ -31,17 +31,26 @@ class Kinds:
         return tuple(index for index, each in enumerate(self.passes) if each)
 
 
+def kinds_from(
+    names: tuple[str, ...], costs: tuple[str, ...], carrier: int | None, nodes: int, windows: tuple[int, ...]
+) -> Kinds:
+    """Of sources by what they are called and what they cost.
+
+    Args:
+        costs: FREE or MODEL each.
+        carrier: index of the source whose branch rides; None without one.
+        nodes: of that branch.
+    """
+    return Kinds(names, tuple(cost != FREE for cost in costs), carrier or 0, nodes, windows)
+
+
 def kinds_of(sources: tuple[DraftSource, ...], windows: tuple[int, ...]) -> Kinds:
     """Of a setup's sources."""
-    branches = [index for index, source in enumerate(sources) if source.branch is not None]
-    branch = sources[branches[0]].branch if branches else None
-    return Kinds(
-        names=tuple(source.name for source in sources),
-        passes=tuple(source.cost != FREE for source in sources),
-        carrier=branches[0] if branches else 0,
-        nodes=0 if branch is None else len(branch.parents) - 1,
-        windows=windows,
-    )
+    carrier = next((index for index, source in enumerate(sources) if source.branch is not None), None)
+    branch = None if carrier is None else sources[carrier].branch
+    nodes = 0 if branch is None else len(branch.parents) - 1
+    names, costs = tuple(source.name for source in sources), tuple(source.cost for source in sources)
+    return kinds_from(names, costs, carrier, nodes, windows)
 
 
-__all__ = ["Kinds", "kinds_of"]
+__all__ = ["Kinds", "kinds_from", "kinds_of"]

@@ -21,8 +21,7 @@ from jaxspec.select.ucb import ucb
 from jaxspec.typing import PyTree
 
 BANDITS: dict[str, Callable[[Kinds], Selector]] = {"hedge": hedge, "ucb": ucb, "thompson": thompson, "exp3": exp3}
-MAKERS: dict[str, Callable[[Kinds], Selector]] = {"goodput": goodput, **BANDITS}
-LEARNED = tuple(MAKERS)
+LEARNED = ("goodput", *BANDITS)
 """Selectors that learn from what the rounds bring."""
 
 
@@ -37,10 +36,21 @@ def folder_of(select: str) -> Path | None:
     return Path(folder) if colon and folder and name in KINDS else None
 
 
-def learned(select: str, kinds: Kinds) -> Selector:
-    """The selector of a name, for these sources. What a folder holds is not read here (`prior_of`)."""
+def learned(select: str, kinds: Kinds, *, clusters: int = 0) -> Selector:
+    """The selector of a name, for these sources. What a folder holds is not read here (`prior_of`).
+
+    Args:
+        clusters: kinds of text in `SelectorParams.clusters`, which goodput and a router tell apart; 0 for none.
+
+    Raises:
+        ValueError: clusters for a bandit.
+    """
     name = select.partition(":")[0]
-    return router(kinds) if name == "router" else MAKERS[name](kinds)
+    if name not in BANDITS:
+        return (router if name == "router" else goodput)(kinds, clusters=clusters)
+    if clusters:
+        raise ValueError(f"select {select!r} does not look at the kind of text; give clusters to {', '.join(KINDS)}")
+    return BANDITS[name](kinds)
 
 
 def prior_of(select: str, kinds: Kinds) -> PyTree:

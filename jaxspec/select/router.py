@@ -15,12 +15,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxspec.contracts import Choice, Proposal, Selector, Signals
-from jaxspec.sampling.confidence import ODDS, trusted
+from jaxspec.sampling.confidence import ODDS
+from jaxspec.select.by_chance import choose_by, continue_by, nothing_told
 from jaxspec.select.cost import guess
 from jaxspec.select.features import WIDTH, features, naive_weights
-from jaxspec.select.goodput import SelectorParams, nothing_told, told_of
+from jaxspec.select.goodput import SelectorParams
 from jaxspec.select.kinds import Kinds
-from jaxspec.select.plan import free_tokens, pick, stop_of, table_of, tail_of
 from jaxspec.typing import PyTree, RowFloats, Rows
 
 HIDDEN = 32
@@ -95,22 +95,16 @@ def router(kinds: Kinds, *, tails: bool = True, stops: bool = True, clusters: in
 
     def choose(params: PyTree, state: Routed, signals: Signals) -> Choice:
         known = given(params)
-        x = features(signals, kinds.lookahead, kinds.free)
-        chance = jax.nn.sigmoid(log_odds(known.prior, x))
+        chance = jax.nn.sigmoid(log_odds(known.prior, features(signals, kinds.lookahead, kinds.free)))
         none = jnp.zeros(len(kinds.names), jnp.float32)
-        table = table_of(known.cost, signals, chance[..., 0], chance[..., 1], (none, none), kinds)
-        plan = pick(table, signals, kinds)
-        choice = Choice(plan.source, plan.lookahead, told=told_of(table, plan, signals))
-        stop = stop_of(known.cost, table.paid[plan.entry], *_trust(known.prior, plan.source))
-        return choice._replace(stop=stop) if stops else choice
+        trust = functools.partial(_trust, known.prior)
+        return choose_by(known.cost, signals, chance[..., 0], chance[..., 1], (none, none), kinds, trust, stops=stops)
 
     def tail(params: PyTree, state: Routed, signals: Signals, choice: Choice, head: Proposal) -> Choice:
         known = given(params)
         x = features(signals._replace(seen=None), kinds.lookahead, kinds.free)
         chance = jax.nn.sigmoid(log_odds(known.prior, x)[..., 0])
-        mine = trusted(head.confidence, *_trust(known.prior, choice.source))
-        source, lookahead = tail_of(known.cost, signals, free_tokens(chance, signals, kinds), mine, choice, head, kinds)
-        return choice._replace(tail=source, tail_lookahead=lookahead)
+        return continue_by(known.cost, signals, chance, choice, head, kinds, functools.partial(_trust, known.prior))
 
     def update(params: PyTree, state: Routed, signals: Signals, choice: Choice, *_: Any) -> Routed:
         return state if choice.told is None else Routed(choice.told)

@@ -3,14 +3,14 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxspec.contracts import Choice, Seen, Setup, View
+from jaxspec.contracts import Choice, Seen, View
 from jaxspec.typing import PyTree, RowFloats, RowMask, Rows
 
 MEMORY = 0.9
 """What a round leaves of the running mean of hidden states: about ten rounds count."""
 
 
-def pin(setup: Setup, choice: Choice, view: View) -> Choice:
+def pin(choice: Choice, view: View) -> Choice:
     """The choice, but for rows whose caller has pinned a source: as many of its drafts as the row may have."""
     steering = view.request.steering
     if steering is None:

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxspec.contracts import FREE, Seen, Signals
+from jaxspec.contracts import Seen, Signals
 from jaxspec.sampling.confidence import ODDS, goes_on, odds, trusted
 from jaxspec.select.cost import CostTable
-from jaxspec.select.kinds import Kinds
+from jaxspec.select.kinds import Kinds, kinds_from
 from jaxspec.select.plan import stop_of
 
 RIDGE = 1.0
@@ -94,8 +94,7 @@ class Targets(NamedTuple):
 
 def kinds_of_pool(pool: Sources, depth: int) -> Kinds:
     """What selectors know of a pool's sources, every window width being compiled."""
-    passes = tuple(cost != FREE for cost in pool.costs)
-    return Kinds(pool.names, passes, pool.carrier or 0, pool.nodes, tuple(range(1, depth + 2)))
+    return kinds_from(pool.names, pool.costs, pool.carrier, pool.nodes, tuple(range(1, depth + 2)))
 
 
 def examples_of(texts: Sequence[Text]) -> Examples:

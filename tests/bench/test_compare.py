@@ -48,15 +48,14 @@ def test_a_comparison_is_what_the_replays_say(folder):
 
 def test_costs_of_a_file_are_charged(folder, tmp_path):
     table = {
-        "windows": [1, 2, 4, 6],
-        "verify": [2.0, 2.2, 2.6, 3.0],
-        "draft": {"lm": [0, 0.4, 0.8, 1.2, 1.6, 2.0]},
+        "verify": {"1": 2.0, "2": 2.2, "4": 2.6, "6": 3.0},
+        "draft": {"lm": {"1": 0.4, "5": 2.0}},
         "lag": {"lm": 0.1},
         "ride": 0.5,
     }
     file = tmp_path / "costs.json"
     file.write_text(json.dumps(table))
-    windows, costs = read_costs(str(file), POOL.names)
+    windows, costs = read_costs(str(file), POOL)
     assert windows == (1, 2, 4, 6)
     (found,) = compare(Options(folder, costs=str(file), select=("fixed:lm:2",)))["tables"]
     expected = always(records(folder), costs, 3, 2, windows=windows).rate * 2  # a plain step takes 2
@@ -65,10 +64,12 @@ def test_costs_of_a_file_are_charged(folder, tmp_path):
     free = always(records(folder), costs._replace(lag=np.zeros(4)), 3, 2, windows=windows).rate * 2
     assert free > 1.02 * expected  # negative control: to catch up is charged
     for wrong, said in (
-        ({"verify": [2.0, -1, 2, 3]}, "negative or not finite"),
-        ({"draft": {"medusa": [0] * 6}}, "no cost table of the sources"),
-        ({"windows": [1, 2, 4, 5], "draft": {}}, "times up to width 6"),
-        ({"verify": "fast"}, "no cost table"),
+        ({"verify": {"1": 2.0, "2": -1, "6": 3}}, "finite number from 0"),
+        ({"draft": {"medusa": {"1": 0.1}}}, "draft has no 'lm'"),
+        ({"lag": {}}, "lag has no 'lm'"),
+        ({"verify": {"1": 2.0, "5": 3.0}}, "times up to width 6"),
+        ({"verify": "fast"}, "no verify by width"),
+        ({"verify": [2.0, 2.2, 2.6, 3.0]}, "no verify by width"),
     ):
         file.write_text(json.dumps(table | wrong))
         with pytest.raises(ValueError, match=said):

@@ -11,6 +11,7 @@ from jaxspec import costs, telemetry
 from jaxspec.costs import Refiner
 from jaxspec.run import CALIBRATING, DECODING, ENDING, PREPARING
 from jaxspec.select.cost import CostTable
+from jaxspec.text.classes import token_classes
 
 TINY = str(Path(__file__).parents[2] / "checkpoints" / "tiny" / "target")
 DRAFTS = ["lookup", "exit:2"]
@@ -40,6 +41,37 @@ def answered(pipeline, **changes):
 @pytest.fixture(scope="module")
 def plain() -> list[int]:
     return jaxspec.load(TINY, drafts=[]).generate(**ASK, ignore_end=True).results[0].tokens
+
+
+def test_a_call_begins_with_what_the_last_one_has_learnt():
+    pipeline, _ = loaded(costs="guess")
+    assert pipeline.prior is None
+    answered(pipeline)
+    first = pipeline.prior
+    assert float(np.sum(first.tried)) > 0
+    given = pipeline.priced(pipeline.setup(sampled=False, logprobs=False), rows=1, capacity=128, prompt_ids=[1])[0]
+    assert given.selector.prior is first
+    assert answered(pipeline)[0].stats["compilations_after_warmup"] == 0
+    assert float(np.sum(pipeline.prior.tried)) > float(np.sum(first.tried))
+    plain, _ = loaded(select="rule")
+    answered(plain)
+    assert plain.prior is None, "it learns nothing"
+
+
+def test_the_selector_knows_what_kind_of_token_came_last():
+    pipeline, _ = loaded(costs="guess")
+    given = pipeline.priced(pipeline.setup(sampled=False, logprobs=False), rows=1, capacity=128, prompt_ids=[1])[0]
+    classes = np.asarray(given.selector.classes)
+    known = token_classes(pipeline.target.tokenizer)
+    assert len(classes) == pipeline.target.model.config.vocab_size
+    np.testing.assert_array_equal(classes[: len(known)], known)
+    assert len(set(classes.tolist())) > 2
+
+
+def test_a_folder_without_what_was_trained_is_refused_by_load(tmp_path):
+    for select in ("goodput", "router"):
+        with pytest.raises(ValueError, match=r"has no router\.json"):
+            loaded(select=f"{select}:{tmp_path}")
 
 
 def test_costs_are_measured_by_the_first_call_alone(cache, plain):

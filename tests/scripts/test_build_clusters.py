@@ -2,10 +2,13 @@
 
 import json
 
+import numpy as np
 import pytest
 
+from jaxspec import load
 from jaxspec.select.clusters import RECORD, read_clusters
 from jaxspec.training.card import CARD
+from scripts import generate
 from scripts.build_clusters import main
 from tests.scripts.tiny import TARGET
 
@@ -47,3 +50,29 @@ def test_it_finds_clusters_of_the_target(build, tmp_path):
     status, _, err = build("--clusters", "99", "--overwrite")
     assert (status, "too few for 99 clusters" in err) == (2, True)
     assert read_clusters(tmp_path / "out").shape[0] == 2  # what was there is whole
+
+
+def test_generate_tells_the_kinds_of_text_apart_and_says_the_same(build, tmp_path, capsys):
+    assert build("--clusters", "3")[0] == 0
+    ask = [*TARGET, "--draft", "lookup", "--prompt", "It was the 1 2 3 1 2 3", "--max-new-tokens", "12", "--quiet"]
+    clusters = ["--clusters", str(tmp_path / "out")]
+    said = []
+    for more in ([], clusters):
+        assert generate.main([*ask, *more]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1] != ""
+    for select in ("rule", "ucb"):
+        assert generate.main([*ask, *clusters, "--select", select]) == 2
+        assert "does not look at the kind of text" in capsys.readouterr().err
+    assert generate.main([*ask, "--clusters", str(tmp_path)]) == 2
+    assert "build_clusters.py" in capsys.readouterr().err
+
+
+def test_kinds_of_text_reach_the_selector(build, tmp_path):
+    assert build("--clusters", "3")[0] == 0
+    pipeline = load(TARGET[1], drafts=["lookup"], costs="guess", clusters=str(tmp_path / "out"))
+    setup = pipeline.setup(sampled=False, logprobs=False)
+    assert setup.selector.clusters == 3
+    given = pipeline.priced(setup, rows=1, capacity=128, prompt_ids=[1])[0].selector
+    np.testing.assert_array_equal(given.clusters, read_clusters(tmp_path / "out"))
+    assert load(TARGET[1], drafts=["lookup"], costs="guess").setup(sampled=False, logprobs=False).selector.clusters == 0

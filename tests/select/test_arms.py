@@ -16,7 +16,7 @@ from jaxspec.contracts import Choice
 from jaxspec.select import Kinds, SelectorParams, learned, no_prior, prior_of
 from jaxspec.select import arms as arms_
 from jaxspec.select.cost import guess
-from jaxspec.select.learned import BANDITS
+from jaxspec.select.learned import BANDITS, LEARNED
 from tests.select import texts
 from tests.select.made import FREE_ALONE, KINDS, costs_of, signals_of
 
@@ -254,6 +254,20 @@ def test_a_bandit_goes_on_in_the_next_call_as_if_it_were_one(name):
     forgetful = replay(selector, params, records[1:], texts.PRICES).text(0)  # negative control
     short = min(len(forgetful.source), len(whole.text(1).source))
     assert np.any(forgetful.lookahead[:short] != whole.text(1).lookahead[:short])
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_whatever_learns_has_something_for_the_next_call(name):
+    selector = learned(name, texts.KINDS)
+    begin = prior_of(name, texts.KINDS) or no_prior(texts.KINDS)
+    params = texts.PARAMS._replace(prior=begin)
+    ended = replay(selector, params, [shifts.cut(texts.text(seed=3).record, 0, 150)], texts.PRICES).state
+    learnt = selector.carry(params, ended)
+    assert jax.tree.structure(learnt) == jax.tree.structure(begin)
+    pairs = list(zip(jax.tree.leaves(learnt), jax.tree.leaves(begin), strict=True))
+    assert all((mine.shape, mine.dtype) == (other.shape, other.dtype) for mine, other in pairs)
+    assert any(np.any(np.asarray(mine) != np.asarray(other)) for mine, other in pairs)
+    assert learned("router", texts.KINDS).carry is None, "a router learns nothing"
 
 
 def test_keys_are_of_the_round_alone():
