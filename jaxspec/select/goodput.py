@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
@@ -49,6 +50,15 @@ class SelectorParams(NamedTuple):
     classes: Array | None = None  # int8 [V], class of each token
 
 
+class Tails(NamedTuple):
+    """What has followed the drafts of sources that are paid for; sums over rounds, older ones counting less."""
+
+    taken: Float[Array, "N"]
+    whole: Float[Array, "N"]  # rounds in which the source's own drafts were all taken, so that the tail counted
+    given: Float[Array, "N"]
+    rounds: Float[Array, "N"]
+
+
 class Goodput(NamedTuple):
     """What evolves. The models hold what all rows have learnt beyond the prior; leans are a row's own."""
 
@@ -57,7 +67,7 @@ class Goodput(NamedTuple):
     trust: Model
     leans: tuple[Lean, Lean, Lean]
     tried: Float[Array, "N"]
-    tails: Float[Array, "N 3"]  # of paid sources: tail drafts taken, given, and rounds, older ones counting less
+    tails: Tails
     rounds: Float[Array, ""]
     told: dict[str, Array]  # of the last round, [B] or [B, N], for people to look at
 
@@ -91,7 +101,7 @@ CALLS = 50.0
 
 @functools.lru_cache(maxsize=256)
 def goodput(
-    kinds: Kinds, *, optimism: float = 0.05, tails: bool = True, stops: bool = True, clusters: int = 0
+    kinds: Kinds, *, optimism: float = 0.1, tails: bool = True, stops: bool = True, clusters: int = 0
 ) -> Selector:
     """Maximise expected tokens over expected time; see the module. Its parameters are `SelectorParams`, or () to guess.
 
@@ -114,7 +124,8 @@ def goodput(
 
         takes, draws, trust = (Model(zeros(width), zeros(width)) for width in (WIDTH, WIDTH, 2))
         leans = (logistic.no_lean(rows, sources), logistic.no_lean(rows, sources), logistic.no_lean(rows, sources))
-        return Goodput(takes, draws, trust, leans, zeros(), zeros(3), jnp.float32(0), nothing_told(rows, sources))
+        tails = Tails(zeros(), zeros(), zeros(), zeros())
+        return Goodput(takes, draws, trust, leans, zeros(), tails, jnp.float32(0), nothing_told(rows, sources))
 
     def choose(params: PyTree, state: Goodput, signals: Signals) -> Choice:
         known = given(params)
@@ -123,7 +134,7 @@ def goodput(
         chance = jnp.minimum(_predict(known.prior.takes, state.takes, state.leans[0], x) + raised[None, :, None], 1.0)
         goes = _predict(known.prior.draws, state.draws, state.leans[1], x)
         trust = functools.partial(_trust, known.prior, state)
-        return choose_by(known.cost, signals, chance, goes, _tail_means(state), kinds, trust, stops=stops)
+        return choose_by(known.cost, signals, chance, goes, _tail_means(state.tails), kinds, trust, stops=stops)
 
     def tail(params: PyTree, state: Goodput, signals: Signals, choice: Choice, head: Proposal) -> Choice:
         known = given(params)
@@ -160,10 +171,9 @@ def _bonus(state: Goodput, prior: Prior, kinds: Kinds, optimism: float) -> Float
     return jnp.where(costly, optimism * jnp.sqrt(jnp.log1p(rounds) / (1 + tried)), 0.0)
 
 
-def _tail_means(state: Goodput) -> tuple[Float[Array, "N"], Float[Array, "N"]]:
-    """Tokens that tails of each source have brought a round, and drafts in them; five rounds without any to begin."""
-    rounds = state.tails[:, 2] + 5
-    return state.tails[:, 0] / rounds, state.tails[:, 1] / rounds
+def _tail_means(tails: Tails) -> tuple[Float[Array, "N"], Float[Array, "N"]]:
+    """Tokens that a tail brings where it counts, and drafts in it; five rounds without any to begin."""
+    return tails.taken / (tails.whole + 5), tails.given / (tails.rounds + 5)
 
 
 def _trust(prior: Prior, state: Goodput, source: Rows) -> tuple[RowFloats, RowFloats]:
@@ -226,16 +236,17 @@ def _beyond(model: Model, prior: Model) -> Model:
     return Model(model.weights - prior.weights, model.slopes - prior.slopes)
 
 
-def _tails(state: Goodput, choice: Choice, feedback: Feedback, mine: Array) -> Float[Array, "N 3"]:
-    """Tail drafts taken and given in the round, beside the rounds, by the source of the head."""
+def _tails(state: Goodput, choice: Choice, feedback: Feedback, mine: Array) -> Tails:
+    """The tails of a round beside those before it, by the source of the head."""
     if choice.tail_lookahead is None:
         return state.tails
     head = jnp.sum(jnp.where(mine, feedback.drawn, 0), axis=1)
     taken = jnp.clip(feedback.emitted - 1 - head, 0, choice.tail_lookahead)
-    each = jnp.stack([taken, choice.tail_lookahead, jnp.ones_like(taken)], -1).astype(jnp.float32)  # [B, 3]
+    whole = (feedback.emitted > head) & (choice.tail_lookahead > 0)
+    each = Tails(taken, whole, choice.tail_lookahead, jnp.ones_like(taken))
     ran = mine.astype(jnp.float32)
     kept = 0.99 ** jnp.sum(ran, axis=0)
-    return state.tails * kept[:, None] + jnp.einsum("bn,bx->nx", ran, each)
+    return jax.tree.map(lambda old, new: old * kept + new.astype(jnp.float32) @ ran, state.tails, each)
 
 
-__all__ = ["Goodput", "Prior", "SelectorParams", "goodput", "learnt", "no_prior"]
+__all__ = ["Goodput", "Prior", "SelectorParams", "Tails", "goodput", "learnt", "no_prior"]

@@ -52,14 +52,16 @@ def paid_tokens(
     Args:
         chance: that a draft is drawn and taken, given that the one before it was.
         goes: that a draft is drawn, given that the one before it was; the first always is.
-        tails: tokens that a source's tails have brought on average.
+        tails: tokens that a source's tails have brought where its own drafts were all taken.
     """
-    there = jnp.arange(chance.shape[2])[None, None, :] < signals.offered[..., None]
-    gain = jnp.sum(jnp.where(there, jnp.cumprod(chance, axis=2), 0.0), axis=2)
-    first = jnp.arange(chance.shape[2])[None, None, :] == 0
-    drawn = jnp.sum(jnp.where(there, jnp.cumprod(jnp.where(first, 1.0, goes), axis=2), 0.0), axis=2)
-    some = signals.offered > 0
-    return 1 + _weighed(jnp.where(some, gain + tails[None, :], 0.0)[..., None], signals)[..., 0], drawn
+    depth = jnp.arange(chance.shape[2])[None, None, :]
+    there = depth < signals.offered[..., None]
+    taken = jnp.where(there, jnp.cumprod(chance, axis=2), 0.0)
+    drawn = jnp.sum(jnp.where(there, jnp.cumprod(jnp.where(depth == 0, 1.0, goes), axis=2), 0.0), axis=2)
+    ends = 1 - jnp.where(there, goes, 0.0)[..., 1:]
+    ends = jnp.pad(ends, ((0, 0), (0, 0), (0, 1)), constant_values=1.0)  # that a draft is the last
+    gain = jnp.sum(taken * (1 + ends * tails[None, :, None]), axis=2)
+    return 1 + _weighed(gain[..., None], signals)[..., 0], drawn
 
 
 def _weighed(gain: Float[Array, "B N X"], signals: Signals) -> Float[Array, "B N X"]:
@@ -77,7 +79,7 @@ def table_of(
     """Every entry with its expected tokens and cost.
 
     Args:
-        tails: tokens that a paid source's tails have brought on average, and drafts in them.
+        tails: tokens that a paid source's tails have brought where its own drafts were all taken, and drafts in them.
     """
     free = free_tokens(chance, signals, kinds)
     paid, drawn = paid_tokens(chance, goes, signals, tails[0])

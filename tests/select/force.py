@@ -9,7 +9,7 @@ from jaxspec.select.plan import pick, table_of
 from tests.select.made import KINDS, costs_of, signals_of
 
 TAILS = (np.asarray([0, 0, 0, 0.4, 0.2]), np.asarray([0, 0, 0, 1.5, 0.7]))
-"""Of each source: tokens that its tails have brought, and drafts in them."""
+"""Of each source: tokens that its tails have brought where they counted, and drafts in them."""
 
 TABLE = jax.jit(table_of, static_argnums=5)
 PICK = jax.jit(pick, static_argnums=2)
@@ -90,13 +90,14 @@ class Case:
             wide = min(going + TAILS[1][m], most)
             lag = max(self.lag[self.active, m], default=0)
             cost = at(window, wide) + at(np.asarray(self.costs.draft[m]), going) + float(self.costs.lag[m]) * lag
-            own = [
-                1 + self.weights[r, m] * (expected(self.chance[r, m], self.offered[r, m]) - 1 + TAILS[0][m])
-                if self.offered[r, m]
-                else 1.0
-                for r in n
-            ]
+            own = [1 + self.weights[r, m] * self.won(r, m) for r in n]
             yield m, int(wide), cost, own
+
+    def won(self, row, model):
+        """Tokens of a source's drafts and of the tail that follows where the last of them was taken."""
+        goes = [*self.goes[row, model, 1 : self.offered[row, model]], 0.0]
+        whole = [np.prod(self.chance[row, model, : j + 1]) for j in range(self.offered[row, model])]
+        return sum(taken * (1 + (1 - on) * TAILS[0][model]) for taken, on in zip(whole, goes, strict=False))
 
     def best(self):
         """(rate, .., paid, longest, its tokens in each row) of the best entry, by force; the first of equals."""

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -146,7 +147,7 @@ def test_a_prior_is_where_an_earlier_run_has_ended():
     kinds = kinds_for(processes.POOL, 8)
     first = played(process.record)
     rows_own = (no_lean(1, 3), no_lean(1, 3), no_lean(1, 3))
-    state = first.state._replace(leans=rows_own, tails=jnp.zeros_like(first.state.tails))
+    state = first.state._replace(leans=rows_own, tails=jax.tree.map(jnp.zeros_like, first.state.tails))
     prior = grown(kinds, first.state)
     selector = goodput(kinds)
     fresh = selector.init(1, 3)

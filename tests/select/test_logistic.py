@@ -4,8 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.select import logistic
-from jaxspec.select.logistic import KEEP, RATE, fresh, learn, no_lean, predict
+from jaxspec.select.logistic import FADE, FASTEST, KEEP, KEEP_SLOPES, RATE, SMOOTH, fresh, learn, no_lean, predict
 
 ROWS, SOURCES, DEPTH, WIDTH = 3, 2, 4, 5
 
@@ -22,6 +21,7 @@ def reference(weights, x, said, known):
     """AdaGrad in float64, one observation at a time; a round's predictions are of before the round."""
     weights, slopes = np.asarray(weights, np.float64), np.ones((SOURCES, WIDTH))
     bias, steep = np.zeros((ROWS, SOURCES)), np.ones((ROWS, SOURCES))
+    signed, size = np.zeros((ROWS, SOURCES)), np.zeros((ROWS, SOURCES))
     for xs, ss, ks in zip(x.astype(np.float64), said, known, strict=True):
         pull, squares = np.zeros_like(weights), np.zeros_like(weights)
         lean, leans = np.zeros_like(bias), np.zeros_like(bias)
@@ -35,9 +35,12 @@ def reference(weights, x, said, known):
         slopes += squares
         weights -= RATE * pull / np.sqrt(slopes)
         touched = ks.any(-1)
-        bias = np.where(touched, KEEP * bias, bias) - RATE * lean / np.sqrt(steep + leans)
-        steep = np.where(touched, np.maximum(KEEP * (steep + leans), 1), steep)
-    return weights, slopes, bias, steep
+        signed = np.where(touched, SMOOTH * signed + (1 - SMOOTH) * lean, signed)
+        size = np.where(touched, SMOOTH * size + (1 - SMOOTH) * np.abs(lean), size)
+        rate = RATE + (FASTEST - RATE) * (np.abs(signed) / (size + 0.05)) ** 3
+        bias = np.where(touched, KEEP, FADE) * bias - rate * lean / np.sqrt(steep + leans)
+        steep = np.where(touched, np.maximum(KEEP_SLOPES * (steep + leans), 1), steep)
+    return weights, slopes, bias, steep, signed, size
 
 
 @jax.jit
@@ -124,9 +127,28 @@ def test_what_is_not_known_changes_nothing():
 
 def test_a_chance_is_the_logistic_of_weights_and_lean():
     x, _, _ = random_rounds(6, 1)
-    lean = logistic.Lean(
-        jnp.asarray(np.random.default_rng(0).normal(size=(ROWS, SOURCES)), jnp.float32), jnp.ones((ROWS, SOURCES))
-    )
+    bias = np.random.default_rng(0).normal(size=(ROWS, SOURCES)).astype(np.float32)
+    lean = no_lean(ROWS, SOURCES)._replace(bias=jnp.asarray(bias))
     got = predict(fresh(jnp.asarray(TRUE)), lean, jnp.asarray(x[0]))
     wanted = 1 / (1 + np.exp(-(np.einsum("bnaf,nf->bna", x[0], TRUE) + np.asarray(lean.bias)[..., None])))
     np.testing.assert_allclose(got, wanted, atol=1e-6)
+
+
+def test_a_lean_turns_at_once_where_all_rounds_say_the_same_and_fades_where_none_says_anything():
+    x = np.zeros((60, ROWS, SOURCES, 1, WIDTH), np.float32)
+    known = np.ones((60, ROWS, SOURCES, 1), bool)
+    never = np.zeros((60, ROWS, SOURCES, 1), np.float32)
+    by_turns = (np.arange(60) % 2).astype(np.float32)[:, None, None, None] + never
+    _, turned = taught(np.zeros_like(TRUE), x, never, known)
+    _, still = taught(np.zeros_like(TRUE), x, by_turns, known)
+    assert np.all(np.asarray(turned.bias) < -2)
+    assert np.abs(still.bias).max() < 0.5, "what comes by turns is no change"
+    step = jax.jit(
+        lambda lean, known: learn(fresh(jnp.asarray(TRUE)), lean, *map(jnp.asarray, (x[0], never[0])), known)[1]
+    )
+    lean = turned
+    for _ in range(100):
+        lean = step(lean, np.zeros_like(known[0]))
+    np.testing.assert_allclose(lean.bias, np.asarray(turned.bias) * FADE**100, rtol=1e-3)
+    for name in ("slopes", "miss", "size"):
+        np.testing.assert_array_equal(getattr(lean, name), getattr(turned, name))
