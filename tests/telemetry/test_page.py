@@ -216,7 +216,7 @@ def card(shown: str) -> str:
     return re.sub(r"<[^>]+>", " ", shown[shown.index('<aside id="card"') : shown.index("</aside>")])
 
 
-@pytest.mark.slow
+@pytest.mark.browser
 def test_a_browser_shows_all_of_it_and_runs_no_script_of_the_models(browse):
     trace = a_trace(NASTY, ["a", "b", "c"])
     for each in (trace, hostile_everywhere()):
@@ -230,7 +230,7 @@ def test_a_browser_shows_all_of_it_and_runs_no_script_of_the_models(browse):
     assert "<title>taken</title>" in browse(loose.replace(policy, "")), "the control: it would have run"
 
 
-@pytest.mark.slow
+@pytest.mark.browser
 def test_a_browser_shows_what_is_known_of_a_token(browse):
     shown = browse(page(a_trace(["a", "b", "c\n", "d"])), "#r1t3")
     words = " ".join(card(shown).split())
@@ -241,7 +241,7 @@ def test_a_browser_shows_what_is_known_of_a_token(browse):
     assert re.search(r'class="bar s1 here"', shown)
 
 
-@pytest.mark.slow
+@pytest.mark.browser
 def test_two_thousand_tokens_are_a_page_that_opens(browse, tmp_path):
     trace = long_trace(2000)
     text = page(trace)
