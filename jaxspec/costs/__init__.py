@@ -3,6 +3,7 @@
 from jaxspec.costs.first import GUESS, Priced, Prices, check_given, command, given, guessed, key_for, say
 from jaxspec.costs.refine import Refiner, refine
 from jaxspec.costs.show import tables
+from jaxspec.costs.spent import price_of, spent
 from jaxspec.costs.store import Key, Stored, every, find, look_up, make_key, save
 from jaxspec.costs.written import document, open_document, parse, read
 
@@ -25,9 +26,11 @@ __all__ = [
     "make_key",
     "open_document",
     "parse",
+    "price_of",
     "read",
     "refine",
     "save",
     "say",
+    "spent",
     "tables",
 ]

@@ -24,7 +24,7 @@ def stats(
     rounds: int,
     seconds: float,
     windows: Sequence[int],
-    chunks: Sequence[Chunk] = (),
+    shares: Sequence[float] | np.ndarray | None = None,
 ) -> dict[str, Any]:
     """Everything that was counted, by source, as plain numbers.
 
@@ -34,33 +34,15 @@ def stats(
         rounds: rounds of the batch, target passes in other words.
         seconds: wall time of these rounds.
         windows: the setup's window widths.
-        chunks: timings to estimate each source's share of time from.
+        shares: estimated share of time of each source [N] (`jaxspec.telemetry.ByDomain.shares`).
 
     Ratios of nothing are 0. `mean_accepted_tokens` is tokens emitted per row and target pass, the corrected or bonus
-    token included;
-    `acceptance_rate` is accepted / proposed drafts; `share_of_time` is an estimate (see `time_shares`).
+    token included; `acceptance_rate` is accepted / proposed drafts.
     """
-    by_row = np.asarray(counters.rounds)
-    proposed, accepted = np.asarray(counters.proposed).sum(0), np.asarray(counters.accepted).sum(0)
-    emitted = np.asarray(counters.emitted).sum(0)
-    row_rounds = by_row.sum(0)
-    shares = time_shares(chunks, len(names))
-    sources = {
-        name: {
-            "rounds": int(row_rounds[i]),
-            "proposed": int(proposed[i].sum()),
-            "accepted": int(accepted[i].sum()),
-            "tokens": int(emitted[i]),
-            "acceptance_rate": _ratio(accepted[i].sum(), proposed[i].sum()),
-            "mean_accepted_tokens": _ratio(emitted[i], row_rounds[i]),
-            "proposed_by_depth": _trim(proposed[i]),
-            "accepted_by_depth": _trim(accepted[i]),
-            "catch_up_tokens": int(np.asarray(counters.catch_up)[:, i].sum()),
-            "share_of_rounds": _ratio(row_rounds[i], row_rounds.sum()),
-            "share_of_time": None if shares is None else round(float(shares[i]), 4),
-        }
-        for i, name in enumerate(names)
-    }
+    row_rounds, emitted, proposed, accepted, catch_up = (
+        np.asarray(getattr(counters, name)).sum(0) for name in ("rounds", "emitted", "proposed", "accepted", "catch_up")
+    )
+    sources = by_source(names, row_rounds, emitted, proposed, accepted, catch_up, shares=shares)
     tokens = int(emitted.sum())
     return {
         "rounds": rounds,
@@ -71,6 +53,38 @@ def stats(
         "acceptance_rate": _ratio(accepted.sum(), proposed.sum()),
         "passes_by_window": {str(w): int(n) for w, n in zip(windows, np.asarray(counters.widths), strict=True)},
         "sources": sources,
+    }
+
+
+def by_source(
+    names: Sequence[str],
+    rounds: np.ndarray,
+    emitted: np.ndarray,
+    proposed: np.ndarray,
+    accepted: np.ndarray,
+    catch_up: np.ndarray,
+    *,
+    shares: Sequence[float] | np.ndarray | None,
+) -> dict[str, dict[str, Any]]:
+    """What was counted, rows added up [N] or [N, A], by the sources' names; `shares` of time [N] where they are known.
+
+    Ratios of nothing are 0.
+    """
+    return {
+        name: {
+            "rounds": int(rounds[i]),
+            "proposed": int(proposed[i].sum()),
+            "accepted": int(accepted[i].sum()),
+            "tokens": int(emitted[i]),
+            "acceptance_rate": _ratio(accepted[i].sum(), proposed[i].sum()),
+            "mean_accepted_tokens": _ratio(emitted[i], rounds[i]),
+            "proposed_by_depth": _trim(proposed[i]),
+            "accepted_by_depth": _trim(accepted[i]),
+            "catch_up_tokens": int(catch_up[i]),
+            "share_of_rounds": _ratio(rounds[i], rounds.sum()),
+            "share_of_time": None if shares is None else round(float(shares[i]), 4),
+        }
+        for i, name in enumerate(names)
     }
 
 
