@@ -21,7 +21,7 @@ from jaxspec.pipeline import PREFERRED, Pipeline, load
 from jaxspec.run import CALIBRATING, DECODING, ENDING, PREPARING, Answer
 from jaxspec.sampling import warpers
 from jaxspec.sources import check_draft
-from jaxspec.text import Tokenizer, decode_utf8, read_prompts
+from jaxspec.text import UNSORTED, Tokenizer, decode_utf8, read_cases, read_prompts
 
 SAMPLING = (
     "temperature",
@@ -96,8 +96,10 @@ class Screen:
         self.titles = [str(prompt) for prompt in each] if self.text and len(each) > 1 else []
         settings = {name: getattr(args, name) for name in SAMPLING}
         warpers(1, **settings)  # refuses bad values before anything is loaded
-        if args.trace is not None:
-            check_place(args.trace)
+        for place in (args.trace, args.telemetry):
+            if place is not None:
+                check_place(place)
+        domain = None if args.telemetry is None else self.domains(args)
         telemetry.keep_compilations()
         pipeline = self.load(args)
         options = ("chat", "max_new_tokens", "stop", "num_samples", "seed", "logprobs")
@@ -111,6 +113,7 @@ class Screen:
                 draft_confidence=args.draft_confidence,
                 draft_temperature=args.draft_temperature,
                 trace=args.trace is not None,
+                domain=domain,
                 on_stage=self.stage,
                 on_progress=self.progress,
                 defer=True,
@@ -128,12 +131,15 @@ class Screen:
         return answer
 
     def save(self, answer: Answer, args: argparse.Namespace) -> None:
-        """Print the object of --json, and write the page of --trace."""
+        """Print the object of --json, and write the page of --trace and the file of --telemetry."""
         if args.json:
             self._print(f"{json.dumps(self.as_json(answer))}\n")
         if answer.trace is not None:
             write_beside(args.trace, telemetry.page(answer.trace))
             self._notes.append(f"the trace is in {args.trace}")
+        if args.telemetry is not None and answer.by_domain is not None:
+            write_beside(args.telemetry, answer.by_domain.written(args.telemetry))
+            self._notes.append(f"telemetry by kind of text and source is in {args.telemetry}")
 
     def prompts(self, args: argparse.Namespace) -> list[Any]:
         """Prompts of --prompt, --prompt-file, or standard input as one prompt."""
@@ -150,6 +156,13 @@ class Screen:
         if any(prompt == "" for prompt in prompts):
             raise ValueError("the prompt is empty; give at least one character with --prompt, --prompt-file or a pipe")
         return prompts
+
+    def domains(self, args: argparse.Namespace) -> list[str | None] | None:
+        """Kinds of text that --telemetry tells apart: the categories of --prompt-file; checks the file's ending."""
+        telemetry.check_form(args.telemetry)
+        if not args.prompt_file:
+            return None
+        return [None if case.category == UNSORTED else case.category for case in read_cases(args.prompt_file)]
 
     def load(self, args: argparse.Namespace) -> Pipeline:
         """The pipeline that the arguments name, with a progress bar a checkpoint."""
@@ -287,6 +300,8 @@ class Screen:
     def report(self, answer: Answer) -> None:
         """The table of what each source did."""
         self.console.print(telemetry.table(answer.stats))
+        if answer.by_domain is not None and set(answer.by_domain.domains) - {telemetry.ALL}:
+            self.console.print(answer.by_domain.as_table())
         for note in self._notes:
             self.console.print(note, markup=False, highlight=False)
         self._measure()

@@ -21,7 +21,7 @@ from jaxspec.decode.request import needed_capacity
 from jaxspec.drafts.ngram import ngram
 from jaxspec.loading import DTYPES, Loaded, LoadProgress, load_model
 from jaxspec.models import LanguageModel, for_length, language_model
-from jaxspec.run import CALIBRATING, Answer, OnEnd, OnStage, OnText, Row, Run, begin_trace
+from jaxspec.run import CALIBRATING, Answer, OnEnd, OnStage, OnText, Row, Run, begin_trace, domains_of
 from jaxspec.sampling import warpers
 from jaxspec.select import Prior, SelectorParams, kinds_of, no_prior, prior_of, weighs
 from jaxspec.select.clusters import read_clusters
@@ -234,6 +234,7 @@ class Pipeline:
         seed: int | None = None,
         logprobs: bool = False,
         trace: bool = False,
+        domain: str | Sequence[str | None] | None = None,
         ignore_end: bool = False,
         on_text: OnText | None = None,
         on_end: OnEnd | None = None,
@@ -255,6 +256,8 @@ class Pipeline:
             seed: row r gets seed + r; None draws fresh ones.
             logprobs: keep the log-probability of every output token.
             trace: keep what every round did, for `jaxspec.telemetry.page`; the host then looks after each one.
+            domain: what telemetry calls the kind of text, one for all prompts or one a prompt; where None, the cluster
+                that a text is in, or "all". It changes no choice.
             ignore_end: go on after the target's end ids.
             on_text: called with (row, text) as text becomes certain.
             on_end: called with the row when all of its text was shown.
@@ -276,6 +279,7 @@ class Pipeline:
             raise ValueError(f"max_new_tokens is {max_new_tokens!r}; give a whole number, 1 or more")
         if num_samples < 1:
             raise ValueError(f"num_samples is {num_samples}; it must be 1 or more")
+        domains = [name for name in domains_of(domain, len(each)) for _ in range(num_samples)]
         encoded = [self.encode(p, chat=chat) for p in each for _ in range(num_samples)]
         warp = warpers(len(encoded), vocab_size=self.vocab_size, **settings)
         sampled = bool(np.any(np.asarray(warp.temperature) > 0))
@@ -303,10 +307,9 @@ class Pipeline:
             sizes = {"rows": len(rows), "capacity": capacity, "prompt_ids": encoded[0]}
             params, priced = self.priced(setup, **sizes, **told, defer=defer)
             self.pending = functools.partial(self.priced, setup, **sizes, **told) if priced.deferred else None
-        refiner = None if priced is None else priced.refiner
-        run = Run(
-            setup, params, request, encoded, rows, dtype=self.dtype, on_stage=on_stage, trace=blank, refiner=refiner
-        )
+        weighed = {} if priced is None else {"refiner": priced.refiner, "costs": priced.table}
+        options = {"dtype": self.dtype, "on_stage": on_stage, "trace": blank, "domains": domains, **weighed}
+        run = Run(setup, params, request, encoded, rows, **options)
         answer = run.finish(logprobs=logprobs)
         self.prior = run.learnt or self.prior
         if priced is not None:

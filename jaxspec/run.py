@@ -13,10 +13,11 @@ from jax.typing import DTypeLike
 
 from jaxspec import decode, telemetry
 from jaxspec.contracts import EngineParams, Request, Setup
-from jaxspec.costs import Refiner
+from jaxspec.costs import Refiner, price_of
 from jaxspec.decode.generate import CHUNK
 from jaxspec.outcome import FINISH_REASON, HALTED, RUNNING, STOP
 from jaxspec.sampling import warpers
+from jaxspec.select.cost import CostTable
 from jaxspec.text import StopStream, Stream, Tokenizer
 
 OnText = Callable[[int, str], None]
@@ -45,6 +46,7 @@ class Answer:
 
     results: list[Result]
     stats: dict[str, Any]
+    by_domain: telemetry.ByDomain | None = None  # the same by kind of text
     trace: telemetry.Trace | None = None  # where it was asked for
 
 
@@ -80,6 +82,20 @@ def begin_trace(
     words = tuple(p if isinstance(p, str) else str(p[-1].get("content", "")) for p in prompts)
     told = {key.replace("_", " "): f"{value}" for key, value in given.items()}
     return telemetry.Trace(f"{name}, token by token", told, setup.names, [], words)
+
+
+def domains_of(domain: str | Sequence[str | None] | None, prompts: int) -> list[str | None]:
+    """What the caller calls each prompt's kind of text.
+
+    Raises:
+        ValueError: not as many as there are prompts, or an empty name.
+    """
+    names = [domain] * prompts if domain is None or isinstance(domain, str) else list(domain)
+    if len(names) != prompts:
+        raise ValueError(f"domain has {len(names)} entries for {prompts} prompts; give one for all, or one a prompt")
+    if any(name == "" for name in names):
+        raise ValueError(f"domain is {domain!r}; a kind of text is a name that is not empty, or None")
+    return names
 
 
 class Row:
@@ -149,18 +165,23 @@ class Run:
         on_stage: OnStage = lambda stage: None,
         trace: telemetry.Trace | None = None,
         refiner: Refiner | None = None,
+        costs: CostTable | None = None,
+        domains: Sequence[str | None] = (),
     ):
         """Rows to be generated.
 
         Args:
             trace: from `begin_trace`, where one is asked for; then the host looks after every round.
             refiner: of the selector's costs, where they are to follow the device; not while tracing, which takes time.
+            costs: of the rounds, to share seconds out by; None where no table is at hand.
+            domains: what the caller calls each row's kind of text; where None or none is given, the cluster it is in.
         """
         self.setup, self.params, self.request, self.prompts, self.rows = setup, params, request, prompts, rows
         self.dtype, self.on_stage, self.trace = dtype, on_stage, trace
         self.recorder = None if trace is None else telemetry.Recorder(setup.names, len(rows))
         self.refiner = refiner if trace is None else None
-        self.chunks: list[telemetry.Chunk] = []
+        self.costs, self.domains = costs, tuple(domains) or (None,) * len(rows)
+        self.tally = telemetry.Tally(setup.names)
         self.learnt: Any = None  # what the selector has to begin the next call with; None: nothing
         self._compiled = 0  # programs, when the last chunk was read
 
@@ -182,20 +203,21 @@ class Run:
         seconds = time.perf_counter() - ready
         self.learnt = last.learnt
         self.on_stage(ENDING)
+        by_domain = self._by_domain()
         report = telemetry.stats(
             last.counters,
             self.setup.names,
             rounds=int(last.rounds),
             seconds=seconds,
             windows=self.setup.windows,
-            chunks=self.chunks,
+            shares=by_domain.shares(),
         )
         report["prefill_seconds"], report["compile_seconds"] = prefilled - began, ready - prefilled
         report["compilations_after_warmup"] = telemetry.compilations() - compiled
         results = [self._result(row, last, logprobs=logprobs) for row in self.rows]
         report["tokens"] = sum(len(result.tokens) for result in results)  # what follows a stop string does not count
         report["tokens_per_second"] = report["tokens"] / seconds
-        return Answer(results, report, self._traced(results))
+        return Answer(results, report, by_domain, self._traced(results))
 
     def _decode(self, state: decode.State, last: decode.Progress) -> decode.Progress:
         """The rounds, chunk by chunk; what was seen at last, also where Ctrl-C ends them."""
@@ -220,13 +242,22 @@ class Run:
                 row.close()
 
     def _count(self, before: decode.Progress, seen: decode.Progress, seconds: float) -> None:
-        rounds = (seen.counters.rounds - before.counters.rounds).sum(0)
-        self.chunks.append(telemetry.Chunk(seconds, tuple(float(n) for n in rounds)))
+        self.tally.take(telemetry.since(before.counters, seen.counters), seconds, self._kinds(seen))
         if self.recorder is not None:
             self.recorder.record(before, seen, seconds)
         compiled, self._compiled = self._compiled, telemetry.compilations()
         if self.refiner is not None and compiled == self._compiled:
             self.refiner.take(before.counters, seen.counters, seconds)
+
+    def _kinds(self, seen: decode.Progress) -> list[str]:
+        """Each row's kind of text: as the caller says, else by its cluster where the look ended."""
+        nearest = [-1] * len(self.rows) if seen.domain is None else np.asarray(seen.domain).tolist()
+        by_cluster = [telemetry.ALL if cluster < 0 else f"cluster {cluster}" for cluster in nearest]
+        return [given or found for given, found in zip(self.domains, by_cluster, strict=True)]
+
+    def _by_domain(self) -> telemetry.ByDomain:
+        table = self.costs if self.refiner is None else self.refiner.table
+        return self.tally.by_domain(price=None if table is None else price_of(table, self.setup))
 
     def _given(self) -> EngineParams:
         """The parameters of the next chunk, with the costs as they are known by now."""

@@ -4,9 +4,11 @@ import dataclasses
 from pathlib import Path
 
 import jax
+import pytest
 
 from jaxspec.models import ModelConfig, RopeScaling, language_model
 from jaxspec.pipeline import load, model_for
+from jaxspec.run import domains_of
 from jaxspec.sharding import make_mesh
 
 TINY = str(Path(__file__).parents[1] / "checkpoints" / "tiny" / "target")
@@ -51,3 +53,18 @@ def test_one_device_is_no_mesh(monkeypatch):
     assert load(TINY, mesh="data=1,model=1").mesh is None
     assert load(TINY, mesh="data=1,model=1").target.model.config.fused
     assert load(TINY).target.model is load(TINY, mesh="data=1,model=1").target.model
+
+
+@pytest.mark.parametrize(
+    ("domain", "sentence"),
+    [(["code"], "domain has 1 entries for 2 prompts"), ("", "not empty"), (["code", ""], "not empty")],
+)
+def test_kinds_of_text_that_name_nothing_are_refused(domain, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        domains_of(domain, 2)
+
+
+def test_one_kind_of_text_is_every_prompts():
+    assert domains_of("code", 2) == ["code", "code"]
+    assert domains_of(None, 2) == [None, None]
+    assert domains_of(["code", None], 2) == ["code", None]

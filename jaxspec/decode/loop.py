@@ -27,6 +27,7 @@ class Progress(NamedTuple):
     counters: Counters
     rounds: Int[Array, ""]
     told: dict[str, Array] | None  # what the selector saw and expected in the last round, [B] or [B, N]; None: nothing
+    domain: Rows | None = None  # cluster that the text is nearest to; None where the selector has no clusters
     learnt: PyTree = None  # what the selector has to begin the next call with; None: nothing
 
 
@@ -68,6 +69,7 @@ def progress(state: State) -> Progress:
         state.counters,
         state.rounds,
         getattr(state.selector, "told", None),
+        None if state.gist is None else state.seen.domain,
     )
 
 

@@ -1,6 +1,6 @@
 """Text to token ids and back: tokenizers from folders and GGUF files, chats, streaming, stop strings."""
 
-from jaxspec.text.cases import Case, read_cases
+from jaxspec.text.cases import UNSORTED, Case, read_cases
 from jaxspec.text.chat import render_chat
 from jaxspec.text.folder import from_folder
 from jaxspec.text.gguf_tokenizer import from_gguf
@@ -11,6 +11,7 @@ from jaxspec.text.tokenizer import Tokenizer
 from jaxspec.text.vocabulary import compare_vocabularies
 
 __all__ = [
+    "UNSORTED",
     "Case",
     "StopMatcher",
     "StopStream",

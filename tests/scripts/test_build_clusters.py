@@ -61,6 +61,11 @@ def test_generate_tells_the_kinds_of_text_apart_and_says_the_same(build, tmp_pat
         assert generate.main([*ask, *more]) == 0
         said.append(capsys.readouterr().out)
     assert said[0] == said[1] != ""
+    assert generate.main([*ask, *clusters, "--telemetry", str(tmp_path / "told.json")]) == 0
+    assert capsys.readouterr().out == said[0]
+    domains = json.loads((tmp_path / "told.json").read_text())["domains"]
+    assert set(domains) <= {"cluster 0", "cluster 1", "cluster 2"}
+    assert sum(each["tokens"] for each in domains.values()) == 12
     for select in ("rule", "ucb"):
         assert generate.main([*ask, *clusters, "--select", select]) == 2
         assert "does not look at the kind of text" in capsys.readouterr().err
