@@ -141,10 +141,14 @@ class Feedback(NamedTuple):
     known: the source gave a draft at this depth, its drafts before it are what was emitted, and the target judged the
     place. So a proposal is known up to its first miss, and one that agrees with everything emitted only so far.
 
-        emitted  5 8 2 | source a  5 8 9 4 -> known 1 1 1 0, chance 1 1 0   | source b  5 8 2 7 -> known 1 1 1 0
+        emitted  5 8 2 | source a  5 8 9 4 -> known 1 1 1 0, right 1 1 0   | source b  5 8 2 7 -> known 1 1 1 0
+
+    Where a row samples the target says more of a draft than the one token that was drawn: its probability. That is the
+    chance; where nothing is left to chance it is 1 or 0, as `right` says.
     """
 
     known: Bool[Array, "B N A"]
+    right: Bool[Array, "B N A"]  # known, and the token that was emitted
     chance: Float[Array, "B N A"]  # float32, probability that the target takes the draft where that is known, else 0
     confidence: Float[Array, "B N A"]  # float32, the source's own
     drawn: Int[Array, "B N"]  # drafts that were at hand: as offered by free sources, drawn by the one that ran, else 0

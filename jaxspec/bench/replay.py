@@ -275,7 +275,7 @@ def _feedback(pool: Pool, place: _Place, signals: Signals, choice: Choice, emitt
     known = (depth < count) & (depth <= place.run[..., None]) & (depth < emitted[:, None, None])
     right = known & (depth < place.run[..., None])
     confidence = jnp.where(depth < count, place.confidence, 1.0)
-    return Feedback(known, right.astype(jnp.float32), confidence, count[..., 0], emitted)
+    return Feedback(known, right, right.astype(jnp.float32), confidence, count[..., 0], emitted)
 
 
 def _proposal(place: _Place, choice: Choice) -> Proposal:

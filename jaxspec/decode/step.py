@@ -15,7 +15,7 @@ from jaxspec.drafts import bank
 from jaxspec.drafts.tails import continued
 from jaxspec.models.windows import in_branch
 from jaxspec.outcome import LENGTH, RUNNING, STOP
-from jaxspec.select.feedback import full_information
+from jaxspec.select.feedback import at_hand, full_information
 from jaxspec.select.sense import look_back, pin, wanted_width
 from jaxspec.sharding import constrain
 from jaxspec.telemetry import count
@@ -44,17 +44,23 @@ def step(setup: Setup, params: EngineParams, state: State) -> tuple[State, StepI
     """
     view = look(state)
     free, signals = bank.offer(setup, params, view, state.sources, state.seen)
-    asked = pin(setup.selector.choose(params.selector, state.selector, signals), view)
-    rode = bank.riders(setup, view, asked)
-    choice = bank.settle(asked, signals)
+    wish = pin(setup.selector.choose(params.selector, state.selector, signals), view)
+    rode = bank.riders(setup, view, wish)
+    choice = bank.settle(wish, signals)
     sources, caught_up = bank.catch_up(setup, params, view, state.sources, choice)
     head, scratches = bank.propose(setup, params, view, sources, choice, free)
     proposal, choice = continued(setup, params, view, sources, choice, head, state.selector)
     width = bucket_index(jnp.max(wanted_width(view, proposal.count)), setup.windows)
     carrier = None if setup.carrier is None else sources[setup.carrier]
-    judged = _judge(setup, params, view, proposal, choice, scratches, width, jnp.any(rode), carrier)
+    hand = at_hand(setup, free, head, choice) if setup.selector.feedback else None
+    asked = None if hand is None else hand.tokens
+    judged = _judge(setup, params, view, proposal, choice, scratches, width, jnp.any(rode), carrier, asked)
     verdict, outcome = _emit(view, judged)
-    feedback = full_information(setup, free, head, choice, verdict) if setup.selector.feedback else None
+    feedback = None
+    if hand is not None:
+        assert judged.chances is not None
+        heat = view.request.warpers.temperature
+        feedback = full_information(setup, hand, head, choice, verdict, judged.chances, heat)
     clusters = params.selector.clusters if setup.selector.clusters else None
     seen, gist = look_back(clusters, state.seen, state.gist, judged.certainty, judged.hidden, view.active)
     tokens, logprobs = _append(state, verdict)
@@ -99,6 +105,7 @@ def _judge(
     width: Int[Array, ""],
     rides: Bool[Array, ""],
     carrier: PyTree | None,
+    asked: Int[Array, "B N A"] | None,
 ) -> Judged:
     """One target pass of the bucket's width; from the layers that drafting ran already, where every row has those.
 
@@ -106,7 +113,7 @@ def _judge(
 
     Where no row asks for the branch its nodes are not in the window: other arms run.
     """
-    arms = [functools.partial(judge, setup, params, view, proposal, width=w) for w in setup.windows]
+    arms = [functools.partial(judge, setup, params, view, proposal, width=w, asked=asked) for w in setup.windows]
     arm = width
     if carrier is not None:
         arms += [functools.partial(plain, carrier=carrier) for plain in arms]

@@ -3,7 +3,7 @@
 penalise (bias, penalties, min_tokens) -> warp (temperature, top-k, top-p, min-p) -> pick (argmax of log p + Gumbel)
 """
 
-from jaxspec.sampling.law import Cut, argmax, cut, log_prob, pick, token_logprobs, warp
+from jaxspec.sampling.law import Cut, argmax, cut, log_prob, pick, probability, token_logprobs, warp
 from jaxspec.sampling.noise import Purpose, gumbel, uniform
 from jaxspec.sampling.penalties import History, penalise
 from jaxspec.sampling.warpers import Warpers, warpers
@@ -19,6 +19,7 @@ __all__ = [
     "log_prob",
     "penalise",
     "pick",
+    "probability",
     "token_logprobs",
     "uniform",
     "warp",

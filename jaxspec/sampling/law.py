@@ -38,14 +38,14 @@ def argmax(values: Float[Array, "*N V"]) -> Int[Array, "*N"]:
     return jnp.where(first < vocab, first, 0)
 
 
-def warp(logits: Logits, warpers: Warpers) -> Float[Array, "B T V"]:
+def warp(logits: Logits, warpers: Warpers, law: Cut | None = None) -> Float[Array, "B T V"]:
     """Log-probabilities after temperature, top-k, top-p, min-p; float32; -inf where a token cannot be drawn.
 
     Takes penalised logits. Rows with temperature 0 are exactly 0 at the argmax and -inf elsewhere. A row whose every
-    token is banned has no law: its values are NaN and `pick` gives 0.
+    token is banned has no law: its values are NaN and `pick` gives 0. `law` is their `cut`, where it is known.
     """
     ids = lax.broadcasted_iota(jnp.int32, logits.shape, 2)
-    return log_prob(logits, ids, cut(logits, warpers), warpers.temperature)
+    return log_prob(logits, ids, cut(logits, warpers) if law is None else law, warpers.temperature)
 
 
 def cut(logits: Logits, warpers: Warpers) -> Cut:
@@ -80,6 +80,14 @@ def log_prob(
     drawn = jnp.where(scaled >= cut.floor[..., None], scaled - cut.log_mass[..., None], -jnp.inf)
     greedy = jnp.where(ids == cut.best[..., None], 0.0, -jnp.inf)
     return jnp.where((temperature > 0)[:, None, None], drawn, greedy)
+
+
+def probability(logits: Logits, ids: Int[Array, "B T N"], cut: Cut, temperature: RowFloats) -> Float[Array, "B T N"]:
+    """Probability that each of some tokens is drawn at its node; 0 for an id that the logits do not have."""
+    known = (ids >= 0) & (ids < logits.shape[-1])
+    inside = jnp.where(known, ids, 0)
+    log_p = log_prob(jnp.take_along_axis(logits, inside, 2), inside, cut, temperature)
+    return jnp.where(known, jnp.exp(log_p), 0.0)
 
 
 def pick(log_probs: Float[Array, "*N V"], gumbel: Float[Array, "*N V"]) -> Int[Array, "*N"]:

@@ -1,25 +1,29 @@
-"""Full information: what the emitted tokens say of every proposal that was at hand, chosen or not."""
+"""Full information: what a round says of every proposal that was at hand, chosen or not."""
+
+from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxspec.contracts import Choice, Feedback, Proposal, Setup, Verdict
-from jaxspec.typing import Rows
+from jaxspec.typing import RowFloats, Rows
 
 
-def full_information(
-    setup: Setup, free: dict[int, Proposal], drafted: Proposal, choice: Choice, verdict: Verdict
-) -> Feedback:
-    """Score the proposals of the free sources, and those of the source that each row chose.
+class AtHand(NamedTuple):
+    """Every proposal of a round: those of the free sources, and of the source that each row chose."""
 
-    A draft counts as taken if it is the token that was emitted in its place: what the target says there by its law's
-    argmax, or by the one draw that the round has made of it.
+    tokens: Int[Array, "B N A"]
+    drawn: Int[Array, "B N"]
+    confidence: Float[Array, "B N A"]
+
+
+def at_hand(setup: Setup, free: dict[int, Proposal], drafted: Proposal, choice: Choice) -> AtHand:
+    """Gather them.
 
     Args:
         free: by index, as offered, before any choice cut them.
         drafted: what the rows asked of the sources that they chose, without a tail.
     """
-    rows, depth = drafted.tokens.shape
     tokens, count, confidence = [], [], []
     for index in range(len(setup.sources)):
         mine = choice.source == index
@@ -32,10 +36,41 @@ def full_information(
             tokens.append(offered.tokens)
             count.append(offered.count)
             confidence.append(offered.confidence)
-    emitted = jnp.broadcast_to(verdict.emitted[:, None, :depth], (rows, len(tokens), depth))
-    known, right = censor(jnp.stack(tokens, 1), jnp.stack(count, 1), emitted, verdict.count)
-    drawn = jnp.where(verdict.count[:, None] > 0, jnp.stack(count, 1), 0)
-    return Feedback(known, right.astype(jnp.float32), jnp.stack(confidence, 1), drawn, verdict.count)
+    return AtHand(jnp.stack(tokens, 1), jnp.stack(count, 1), jnp.stack(confidence, 1))
+
+
+def full_information(
+    setup: Setup,
+    hand: AtHand,
+    drafted: Proposal,
+    choice: Choice,
+    verdict: Verdict,
+    chances: Float[Array, "B N A"],
+    temperature: RowFloats,
+) -> Feedback:
+    """Score every proposal that was at hand.
+
+    Where a row samples, a draft that was not drawn itself is taken with the target's probability of it, and one that
+    was drawn from q with min(1, p / q). Drafts drawn with the noise that also draws the target's token (`coupled`)
+    are taken more often than either says: they count by what became of them, as all drafts do in greedy rows.
+
+    Args:
+        drafted: as in `at_hand`.
+        chances: the target's probabilities of the tokens, 0 in greedy rows.
+    """
+    emitted = jnp.broadcast_to(verdict.emitted[:, None, : hand.tokens.shape[2]], hand.tokens.shape)
+    known, right = censor(hand.tokens, hand.drawn, emitted, verdict.count)
+    own = said = right.astype(jnp.float32)
+    if setup.verify == "rejection" and drafted.q_log is not None:
+        x = jnp.clip(drafted.tokens, 0, drafted.q_log.shape[-1] - 1)[..., None]
+        log_q = jnp.take_along_axis(drafted.q_log, x, axis=2)[..., 0]  # at least -80, so that p / q stays finite
+        own = jnp.minimum(chances * jnp.exp(-jnp.maximum(log_q, -80.0))[:, None], 1.0)
+    mine = (choice.source[:, None] == jnp.arange(len(setup.sources))[None, :]) & drafted.sampled[:, None]
+    chance = jnp.where(mine[..., None], own, chances)
+    draws = (temperature > 0)[:, None, None] & (setup.verify != "greedy")
+    chance = jnp.where(known, jnp.where(draws, chance, said), 0.0)
+    ran = jnp.where(verdict.count[:, None] > 0, hand.drawn, 0)
+    return Feedback(known, right, chance, hand.confidence, ran, verdict.count)
 
 
 def censor(
@@ -55,4 +90,4 @@ def censor(
     return known, known & equal
 
 
-__all__ = ["censor", "full_information"]
+__all__ = ["AtHand", "at_hand", "censor", "full_information"]

@@ -190,8 +190,7 @@ def _learn(prior: Prior, state: Goodput, signals: Signals, choice: Choice, feedb
     ran = costly & (jnp.arange(len(kinds.names))[None, :, None] == choice.source[:, None, None]) & (drawn > 0)
     could = depth < signals.offered[..., None]
     # where a draft that was not drawn would have stood, nothing was won
-    right = jnp.sum(jnp.where(feedback.known, feedback.chance, 0.0), axis=2, keepdims=True) >= drawn.astype(jnp.float32)
-    ended = ran & could & (depth == drawn) & right & (feedback.emitted[:, None, None] > drawn)
+    ended = ran & could & (depth == drawn) & (feedback.emitted[:, None, None] > drawn)
     vain = _in_vain(signals, choice, kinds)
     takes, lean = logistic.learn(
         _sum(prior.takes, state.takes),

@@ -105,10 +105,12 @@ def outcomes(
     emitted  5 8 2      drafts  5 8 9 4  ->  2 taken of 3 or more        drafts  5 8 2 7  ->  3, and 7 by its rate
     """
     depth = jnp.arange(feedback.known.shape[2])[None, None, :]
-    missed = jnp.cumsum((feedback.known & (feedback.chance <= 0)).astype(jnp.int32), axis=2) > 0
-    fill = jnp.where(feedback.known, feedback.chance, jnp.where(missed, 0.0, rates[None]))
-    fill = jnp.where(depth < signals.offered[..., None], fill, 0.0)
-    tokens = 1 + jnp.pad(jnp.cumsum(jnp.cumprod(fill, axis=2), axis=2), ((0, 0), (0, 0), (1, 0)))
+    there = depth < signals.offered[..., None]
+    right = feedback.right.astype(jnp.float32)
+    follows = jnp.where(there, jnp.where(feedback.known, right, rates[None]), 0.0)
+    reached = jnp.pad(jnp.cumprod(follows, axis=2)[..., :-1], ((0, 0), (0, 0), (1, 0)), constant_values=1.0)
+    taken = reached * jnp.where(there, jnp.where(feedback.known, feedback.chance, rates[None]), 0.0)
+    tokens = 1 + jnp.pad(jnp.cumsum(taken, axis=2), ((0, 0), (0, 0), (1, 0)))
     source, lookahead = np.asarray(arms.source), jnp.asarray(arms.lookahead, jnp.int32)
     length = jnp.minimum(lookahead[None, :], signals.offered[:, source])  # [B, M]
     each = jnp.take_along_axis(tokens[:, source], length[..., None], axis=2)[..., 0]

@@ -4,7 +4,7 @@ from typing import Protocol, runtime_checkable
 
 from jaxtyping import Array, Float, Int
 
-from jaxspec.sampling import Warpers
+from jaxspec.sampling import Cut, Warpers
 from jaxspec.typing import Logits, Positions, RowMask, Rows, Seeds
 from jaxspec.verify import coupled, greedy, rejection
 
@@ -23,6 +23,7 @@ class Verify(Protocol):
         warpers: Warpers,
         seed: Seeds,
         positions: Positions,
+        law: Cut | None = None,
     ) -> tuple[Rows, Rows]:
         """Return (accepted, next token), both int32 [B].
 
@@ -35,6 +36,7 @@ class Verify(Protocol):
             warpers: settings of every row.
             seed: row seeds, uint32.
             positions: absolute position of the token that each node judges.
+            law: `jaxspec.sampling.cut` of the logits where somebody has it already; any, where no row samples.
         """
         ...
 

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jaxspec.sampling import Warpers, argmax, gumbel, pick, warp
+from jaxspec.sampling import Cut, Warpers, argmax, gumbel, pick, warp
 from jaxspec.typing import Logits, Positions, RowMask, Rows, Seeds
 from jaxspec.verify.greedy import match
 
@@ -18,6 +18,7 @@ def verify(
     warpers: Warpers,
     seed: Seeds,
     positions: Positions,
+    law: Cut | None = None,
 ) -> tuple[Rows, Rows]:
     """Accept while the draft is what plain decoding draws at its position. See `Verify`.
 
@@ -29,7 +30,7 @@ def verify(
     del q_log, sampled
     wanted = lax.cond(
         jnp.any(warpers.temperature > 0),
-        lambda: pick(warp(logits, warpers), gumbel(seed, positions, logits.shape[-1])),
+        lambda: pick(warp(logits, warpers, law), gumbel(seed, positions, logits.shape[-1])),
         lambda: argmax(logits),
     )
     return match(wanted, drafts, count)

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxspec.sampling import Warpers, argmax
+from jaxspec.sampling import Cut, Warpers, argmax
 from jaxspec.typing import Logits, Positions, RowMask, Rows, Seeds, Tokens
 
 
@@ -16,9 +16,10 @@ def verify(
     warpers: Warpers,
     seed: Seeds,
     positions: Positions,
+    law: Cut | None = None,
 ) -> tuple[Rows, Rows]:
     """Accept while the argmax equals the draft; next is the argmax at the first miss, or the bonus. See `Verify`."""
-    del q_log, sampled, warpers, seed, positions
+    del q_log, sampled, warpers, seed, positions, law
     return match(argmax(logits), drafts, count)
 
 

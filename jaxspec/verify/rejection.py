@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jaxspec.sampling import Cut, Purpose, Warpers, argmax, cut, gumbel, log_prob, pick, uniform
+from jaxspec.sampling import Cut, Purpose, Warpers, argmax, cut, gumbel, log_prob, pick, probability, uniform
 from jaxspec.typing import Logits, Positions, RowFloats, RowMask, Rows, Seeds
 from jaxspec.verify.greedy import leading, match
 
@@ -18,6 +18,7 @@ def verify(
     warpers: Warpers,
     seed: Seeds,
     positions: Positions,
+    law: Cut | None = None,
 ) -> tuple[Rows, Rows]:
     """Accept draft x with probability min(1, p(x)/q(x)); replace the first rejected one from (p - q)+. See `Verify`.
 
@@ -28,14 +29,14 @@ def verify(
     """
 
     def sample() -> tuple[Rows, Rows]:
-        law = cut(logits, warpers)
-        p = _target_probability(logits, law, drafts, warpers.temperature)
+        laws = cut(logits, warpers) if law is None else law
+        p = _target_probability(logits, laws, drafts, warpers.temperature)
         q = _draft_probability(drafts, q_log, sampled)
         # Strict, so that a draft with p = 0 is never accepted, not even at u = 0.
         accepted = leading(uniform(seed, positions[:, :-1], Purpose.ACCEPT) * q < p, count)
         rejected = accepted < count
 
-        log_p = _law_at(logits, law, accepted, warpers.temperature)
+        log_p = _law_at(logits, laws, accepted, warpers.temperature)
         if drafts.shape[1] > 0:
             left = _residual(log_p, _draft_law_at(drafts, q_log, sampled, accepted, logits.shape[-1]))
             log_p = jnp.where(rejected[:, None, None], left, log_p)
@@ -50,11 +51,8 @@ def _target_probability(
     logits: Logits, law: Cut, drafts: Int[Array, "B T-1"], temperature: RowFloats
 ) -> Float[Array, "B T-1"]:
     """Probability p of each draft; 0 for an id that the target does not have."""
-    known = (drafts >= 0) & (drafts < logits.shape[-1])
-    x = jnp.where(known, drafts, 0)[..., None]
     judges = Cut(*(leaf[:, :-1] for leaf in law))
-    log_p = log_prob(jnp.take_along_axis(logits[:, :-1], x, 2), x, judges, temperature)[..., 0]
-    return jnp.where(known, jnp.exp(log_p), 0.0)
+    return probability(logits[:, :-1], drafts[..., None], judges, temperature)[..., 0]
 
 
 def _draft_probability(

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxspec.cache import first_tokens, join
@@ -18,9 +19,10 @@ from jaxspec.contracts import EngineParams, Features, Proposal, Reuse, Setup, Vi
 from jaxspec.models.api import Output
 from jaxspec.models.tapped import tapped
 from jaxspec.models.windows import cut, pad, token_axes
-from jaxspec.sampling import History, penalise, token_logprobs
+from jaxspec.sampling import Cut, History, penalise, probability, token_logprobs
+from jaxspec.sampling import cut as cut_law
 from jaxspec.tree import ancestors, chain, depths, graft
-from jaxspec.typing import PyTree, RowFloats, Rows, Tokens
+from jaxspec.typing import Logits, PyTree, RowFloats, Rows, Tokens
 from jaxspec.verify import verifier
 
 
@@ -37,6 +39,7 @@ class Judged(NamedTuple):
         tuple[RowFloats, RowFloats, RowFloats] | None
     )  # as in `Seen`; None where the selector does not ask for it
     hidden: Float[Array, "B D"] | None  # where the last token was made; None where the selector has no clusters
+    chances: Float[Array, "B N A"] | None  # probabilities of the tokens asked about, where a row samples, else 0
 
 
 def judge(
@@ -49,6 +52,7 @@ def judge(
     reuse: Reuse | None = None,
     layers: int = 0,
     carrier: PyTree | None = None,
+    asked: Int[Array, "B N A"] | None = None,
 ) -> Judged:
     """Run the target over the first `width` window tokens and verify the drafts among them.
 
@@ -57,6 +61,7 @@ def judge(
         reuse: layers that drafting has run over the window already, or None.
         layers: how many layers `reuse` holds. Static.
         carrier: state of the source whose branch rides in the window; where None the window has no such nodes.
+        asked: tokens whose probabilities are wanted at every place of the window; None: the chances are None.
     """
     pending = jnp.take_along_axis(view.tokens, view.length[:, None] - 1, axis=1)
     drafts = proposal.tokens[:, : width - 1]
@@ -72,8 +77,10 @@ def judge(
     logits = penalise(raw, view.request.warpers, history, window, causal, view.request.stop_ids, setup.vocab_size)
     judged = view.length[:, None] + jnp.arange(width, dtype=jnp.int32)[None, :]
     q_log = None if proposal.q_log is None else proposal.q_log[:, : width - 1]
+    law, chances = (None, None) if asked is None else _chances(setup, view, logits, asked)
+    settings = view.request.warpers, view.request.seed, judged
     accepted, following = verifier(setup.verify)(
-        logits, drafts, proposal.count, q_log, proposal.sampled, view.request.warpers, view.request.seed, judged
+        logits, drafts, proposal.count, q_log, proposal.sampled, *settings, law
     )
     index = jnp.arange(width, dtype=jnp.int32)[None, :]
     shifted = jnp.concatenate([drafts, jnp.zeros_like(pending)], axis=1)
@@ -89,7 +96,30 @@ def judge(
         guesses=guesses,
         certainty=certainty(_at(raw, accepted)[..., : setup.vocab_size]) if setup.selector.certainty else None,
         hidden=_at(out.hidden, accepted).astype(jnp.float32) if setup.selector.clusters else None,
+        chances=chances,
     )
+
+
+def _chances(
+    setup: Setup, view: View, logits: Logits, asked: Int[Array, "B N A"]
+) -> tuple[Cut | None, Float[Array, "B N A"]]:
+    """The law at every node, where any row draws from one, and what it gives to tokens; 0 beyond the window."""
+    nothing = jnp.zeros(asked.shape, jnp.float32)
+    if setup.verify == "greedy":
+        return None, nothing
+    warpers, inside = view.request.warpers, min(asked.shape[2], logits.shape[1])
+    sampling = jnp.any(warpers.temperature > 0)
+    empty = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(cut_law, logits, warpers))
+    law = lax.cond(sampling, lambda: cut_law(logits, warpers), lambda: empty)
+    places = Cut(*(leaf[:, :inside] for leaf in law))
+    ids = jnp.swapaxes(asked[..., :inside], 1, 2)
+    chances = lax.cond(
+        sampling,
+        lambda: probability(logits[:, :inside], ids, places, warpers.temperature),
+        lambda: jnp.zeros(ids.shape, jnp.float32),
+    )
+    chances = jnp.swapaxes(jnp.where(chances >= 0, chances, 0.0), 1, 2)  # a row whose every token is banned has no law
+    return law, nothing.at[..., :inside].set(chances)
 
 
 def certainty(logits: Float[Array, "B V"]) -> tuple[RowFloats, RowFloats, RowFloats]:

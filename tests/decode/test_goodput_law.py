@@ -52,6 +52,7 @@ def engine(version: int = 0) -> Engine:
     inner = goodput(kinds_of(setup.sources, setup.windows))
     watched = inner._replace(
         name=f"watched-{version}",
+        carry=None,
         init=lambda rows, sources: Seen(
             inner.init(rows, sources), jnp.zeros(rows, jnp.int32), jnp.zeros(rows, jnp.int32)
         ),

@@ -8,7 +8,7 @@ import pytest
 
 from jaxspec import decode
 from jaxspec.contracts import Choice, Proposal, Verdict
-from jaxspec.select.feedback import censor, full_information
+from jaxspec.select.feedback import at_hand, censor, full_information
 from tests.decode.automata import automaton
 
 DEPTH = 4
@@ -108,7 +108,9 @@ def scored(source):
     choice = Choice(jnp.asarray(source, jnp.int32), jnp.full(rows, 3, jnp.int32))
     emitted = jnp.broadcast_to(jnp.asarray([5, 8, 2, 1, 0], jnp.int32), (rows, DEPTH + 1))
     verdict = Verdict(jnp.full(rows, 3), emitted, jnp.asarray([4] * (rows - 1) + [0], jnp.int32), None)
-    return full_information(setup(), free, proposal([5, 8, 2, 0], 3, 0.5), choice, verdict)
+    head = proposal([5, 8, 2, 0], 3, 0.5)
+    hand = at_hand(setup(), free, head, choice)
+    return full_information(setup(), hand, head, choice, verdict, jnp.full(hand.tokens.shape, 0.5), jnp.zeros(rows))
 
 
 def test_free_sources_are_scored_in_every_row_and_models_where_they_ran():

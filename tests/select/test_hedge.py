@@ -15,16 +15,17 @@ M, DEPTH = len(texts.ARMS), texts.DEPTH
 SOURCE, LOOKAHEAD = np.asarray(texts.ARMS.source), np.asarray(texts.ARMS.lookahead)
 
 
-def feedback_of(runs, emitted, *, ran=None):
+def feedback_of(runs, emitted, *, chance=None):
     """Of one row. runs: right drafts by source, None for one that has none at hand; all offer every depth."""
     depth = np.arange(DEPTH)
     runs = [-1 if run is None else run for run in runs]
     known = np.asarray([(depth <= run) & (depth < emitted) for run in runs])[None]
-    chance = known & (depth[None, None, :] < np.asarray(runs)[None, :, None])
+    right = known & (depth[None, None, :] < np.asarray(runs)[None, :, None])
     drawn = np.asarray([0 if run < 0 else DEPTH for run in runs])[None]
     return Feedback(
         jnp.asarray(known),
-        jnp.asarray(chance, jnp.float32),
+        jnp.asarray(right),
+        jnp.asarray(right if chance is None else np.where(known, chance, 0), jnp.float32),
         jnp.ones(known.shape, jnp.float32),
         jnp.asarray(drawn, jnp.int32),
         jnp.asarray([emitted], jnp.int32),
@@ -62,6 +63,17 @@ def test_beyond_what_was_emitted_a_draft_counts_by_its_rate():
     missed, _ = outcomes(texts.ARMS, texts.COSTS, signals(), feedback_of([None, 0, None], 1), rates)
     deep = int(np.flatnonzero((SOURCE == 1) & (LOOKAHEAD == DEPTH))[0])
     assert missed[0, deep] == pytest.approx(reward(1, DEPTH, 1), rel=1e-5)  # after a miss nothing is taken
+
+
+def test_a_draft_counts_by_the_targets_probability_where_that_is_known():
+    """A round says of the first draft that 0.4 of all rounds take it; this one did, and the second was a miss."""
+    rates = jnp.full((3, DEPTH), 0.5)
+    chance = np.zeros((1, 3, DEPTH))
+    chance[0, 1, :2] = [0.4, 0.3]
+    deep = int(np.flatnonzero((SOURCE == 1) & (LOOKAHEAD == DEPTH))[0])
+    for run, tokens in ((1, 1 + 0.4 + 0.3), (0, 1 + 0.4)):  # reached, and taken with its chance
+        gain, _ = outcomes(texts.ARMS, texts.COSTS, signals(), feedback_of([None, run, None], 3, chance=chance), rates)
+        assert gain[0, deep] == pytest.approx(reward(1, DEPTH, tokens), rel=1e-5)
 
 
 def test_rates_are_of_what_was_told():
