@@ -15,6 +15,8 @@ from tests.decode.schedule import always, plan_of, shuffled
 from tests.decode.test_bad_input import refused
 from tests.decode.test_greedy import PROMPTS
 
+pytestmark = pytest.mark.heavy
+
 OPTIONS = {"max_new_tokens": [40, 17, 30, 25], "seed": 3, "warp": warpers(4, temperature=[0.7, 0.0, 1.0, 1.3])}
 NAMES = ("none", "lookup", "suffix", "exit:1", "lm:d", "jacobi:3:3:4")
 FOUR = 4
