@@ -4,17 +4,15 @@ python scripts/bench.py --prompts prompts.jsonl --per-category 4 --modes rule fi
 """
 
 import argparse
-import json
 import os
 import sys
-from pathlib import Path
 
 from rich.console import Console
 
 from jaxspec import telemetry
 from jaxspec.bench.run import PEERS, Options, bench
-from jaxspec.bench.show import plot, progress, tables
-from jaxspec.console import fail
+from jaxspec.bench.show import progress, save, tables
+from jaxspec.console import command_of, fail
 
 WIDTH = 120
 """Columns of a table that goes to a file."""
@@ -36,6 +34,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     p.add_argument("--seed", type=int, default=0, help="of sampled rows (default: %(default)s)")
     p.add_argument("--json", metavar="OUT", help="write the whole report here")
     p.add_argument("--plot", metavar="OUT.png", help="draw it here (extra `bench`)")
+    p.add_argument("--report", metavar="OUT.html", help="one page: comparison, plots, telemetry, provenance")
     return p.parse_args(arguments)
 
 
@@ -55,19 +54,16 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with progress() as told:
             report = bench(asked, told=told)
+        console = Console()
+        if not console.is_terminal or console.width < WIDTH:  # a terminal folds what is too long, rich would cut it
+            console = Console(width=WIDTH)
+        for part in tables(report):
+            console.print(part, highlight=False)
+        save(report, asked, command_of("bench.py", arguments))
     except ValueError as error:
         return fail(str(error))
     except KeyboardInterrupt:
         return fail("interrupted; nothing was written", 130)
-    console = Console()
-    if not console.is_terminal or console.width < WIDTH:  # a terminal folds a line that is too long, rich would cut it
-        console = Console(width=WIDTH)
-    for part in tables(report):
-        console.print(part, highlight=False)
-    if asked.json:
-        Path(asked.json).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    if asked.plot:
-        plot(report, asked.plot)
     return 0
 
 

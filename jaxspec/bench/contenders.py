@@ -11,12 +11,13 @@ import numpy as np
 
 from jaxspec import decode
 from jaxspec.contracts import Setup
+from jaxspec.costs import price_of
 from jaxspec.decode.config import LEARNED, check_select
 from jaxspec.decode.request import needed_capacity
 from jaxspec.pipeline import Pipeline
 from jaxspec.sampling import warpers
 from jaxspec.select import weighs
-from jaxspec.telemetry import Counters
+from jaxspec.telemetry import Counters, Price
 
 PLAIN, MODE, PEER = "plain", "mode", "peer"
 
@@ -55,6 +56,7 @@ class Contender(NamedTuple):
     run: Callable[[Sequence[int], int], Run]  # (prompt ids, max_new_tokens)
     sources: tuple[str, ...] = ()
     windows: tuple[int, ...] = ()
+    price: Price | None = None  # what its rounds cost; None where no table is at hand
 
 
 def check_modes(modes: Sequence[str], drafts: Sequence[str]) -> None:
@@ -118,7 +120,10 @@ def ours(pipeline: Pipeline, name: str, setup: Setup, ask: Ask, *, capacity: int
     warp = warpers(1, temperature=ask.temperature, vocab_size=pipeline.vocab_size)
     nobody = np.zeros(1, bool)
     learns = weighs(name)
-    params = pipeline.priced(setup, rows=1, capacity=capacity, prompt_ids=[0] * 32)[0] if learns else pipeline.params
+    params, price = pipeline.params, None
+    if learns:
+        params, priced = pipeline.priced(setup, rows=1, capacity=capacity, prompt_ids=[0] * 32)
+        price = price_of(priced.table, setup)
     pin = pinned(name, setup)
 
     def run(prompt: Sequence[int], max_new_tokens: int) -> Run:
@@ -142,4 +147,4 @@ def ours(pipeline: Pipeline, name: str, setup: Setup, ask: Ask, *, capacity: int
             params = dataclasses.replace(params, selector=params.selector._replace(prior=last.learnt))
         return Run(made, ended - began, ended - ready, len(made), int(seen[2]), counters)
 
-    return Contender(name, PLAIN if name == PLAIN else MODE, run, setup.names, setup.windows)
+    return Contender(name, PLAIN if name == PLAIN else MODE, run, setup.names, setup.windows, price)

@@ -14,6 +14,7 @@ from jaxspec.bench.provenance import load as machine_load
 from jaxspec.bench.provenance import provenance
 from jaxspec.contracts import Setup
 from jaxspec.decode import DEFAULT_LOOKAHEAD
+from jaxspec.files import check_place
 from jaxspec.machine import cores
 from jaxspec.pipeline import PREFERRED, Pipeline, load
 from jaxspec.sources import check_draft, chosen
@@ -48,6 +49,7 @@ class Options:
     seed: int = 0
     json: str | None = None  # file to write, checked before the run
     plot: str | None = None  # .png to write, checked before the run
+    report: str | None = None  # .html to write, checked before the run
     read_bytes: int = READ_BYTES
 
 
@@ -120,6 +122,8 @@ def check(options: Options) -> list[Case]:
             raise ValueError(f"cannot write {path}: it is a folder; give a file's name")
         if path is not None and not os.access(path if Path(path).exists() else Path(path).absolute().parent, os.W_OK):
             raise ValueError(f"cannot write {path}: there is no permission to; give another place")
+    if options.report is not None:
+        check_place(options.report)
     return read_cases(options.prompts, per_category=options.per_category)
 
 
@@ -133,7 +137,8 @@ def assemble(
 ) -> dict[str, Any]:
     """The report but for where it was made."""
     names = [contender.name for contender in everyone]
-    results = summary.summarise(timings, everyone, [case.category for case in cases])
+    categories = [case.category for case in cases]
+    results = summary.summarise(timings, everyone, categories)
     comparable = [c.name for c in everyone if c.kind == who.MODE or (c.kind == who.PEER and options.temperature == 0)]
     plain = results["overall"][who.PLAIN]
     plain_step = plain["decode_seconds"] / max(plain["decode_tokens"], 1)
@@ -143,6 +148,7 @@ def assemble(
         "timing": TIMING,
         "contenders": {c.name: {"kind": c.kind, "sources": c.sources, "windows": c.windows} for c in everyone},
         "results": results,
+        "telemetry": summary.by_domain(timings, everyone, categories),
         "equality": summary.equality(timings, comparable, [case.name for case in cases]),
         "steps": costs | {"loop_step_seconds": plain_step, "loop_step_to_floor": plain_step / costs["floor_seconds"]},
         "switch_overhead": summary.switch_overhead(results["overall"]),

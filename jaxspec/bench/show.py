@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,10 @@ from rich.table import Table
 from jaxspec import telemetry
 from jaxspec.bench.contenders import MODE
 from jaxspec.bench.measure import Told
+from jaxspec.bench.page import page
+from jaxspec.bench.run import Options
 from jaxspec.bench.summary import DECODE, WHOLE
+from jaxspec.files import write_beside
 
 
 def tables(report: Mapping[str, Any]) -> list[Table | str]:
@@ -114,6 +118,20 @@ def steps(costs: Mapping[str, Any], overhead: Mapping[str, float] | None) -> lis
     if overhead is None:
         return [out, floor]
     return [out, floor, f"Selector and switch without a draft: {overhead['ratio']:.3f} times the plain loop's step."]
+
+
+def save(report: Mapping[str, Any], options: Options, command: str = "") -> None:
+    """Write the files that the options name: the report as JSON, its page, its plot.
+
+    Raises:
+        ValueError: a page that cannot be written to its end.
+    """
+    if options.json:
+        Path(options.json).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    if options.report:
+        write_beside(options.report, page(report, command))
+    if options.plot:
+        plot(report, options.plot)
 
 
 @contextlib.contextmanager

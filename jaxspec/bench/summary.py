@@ -7,9 +7,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxspec.bench.contenders import PEER, PLAIN, Contender
+from jaxspec.bench.contenders import MODE, PEER, PLAIN, Contender
 from jaxspec.bench.measure import Timing
-from jaxspec.telemetry import stats
+from jaxspec.telemetry import Tally, stats
 
 WHOLE, DECODE = "tokens_per_second", "decode_tokens_per_second"
 
@@ -67,6 +67,32 @@ def totals(timings: Sequence[Timing], contender: Contender, prompts: Sequence[in
         "decode_seconds": decode_seconds,
         DECODE: _ratio(decode_tokens, decode_seconds) or 0.0,
     }
+
+
+def by_domain(
+    timings: Sequence[Timing], contenders: Sequence[Contender], categories: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """Telemetry of each mode by category and source, as `jaxspec.telemetry.ByDomain.as_dict` has it.
+
+    Decoding seconds, each prompt's median, are shared out by the costs that a mode of the run was given, else by a fit
+    to the prompts. Tokens won are over the plain loop's speed in the category.
+    """
+    price = next((contender.price for contender in contenders if contender.price is not None), None)
+    plain = [contender for contender in contenders if contender.kind == PLAIN]
+    prompts = {name: [i for i, each in enumerate(categories) if each == name] for name in dict.fromkeys(categories)}
+    speeds = {name: totals(timings, each, mine)[DECODE] for name, mine in prompts.items() for each in plain}
+    found: dict[str, dict[str, Any]] = {}
+    for contender in contenders:
+        if contender.kind != MODE:
+            continue
+        tally = Tally(contender.sources)
+        for prompt, category in enumerate(categories):
+            runs = [t.run for t in timings if t.contender == contender.name and t.prompt == prompt]
+            if runs[0].counters is not None:
+                seconds = statistics.median(run.decode_seconds for run in runs)
+                tally.take(runs[0].counters, seconds, [category])
+        found[contender.name] = tally.by_domain(price=price, plain=speeds).as_dict()
+    return found
 
 
 def raw(timings: Sequence[Timing], names: Sequence[str]) -> list[dict[str, Any]]:

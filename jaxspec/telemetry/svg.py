@@ -13,6 +13,7 @@ class Axis(NamedTuple):
     most: float  # where it ends
     format: str = "g"  # of the numbers at its ticks, as in `format`
     steps: int = 4  # from tick to tick, about
+    names: Sequence[str] = ()  # in place of numbers: of the places 0 to 1, 1 to 2, ..
 
 
 class Series(NamedTuple):
@@ -79,6 +80,12 @@ def plot(title: str, shapes: str, x: Axis, y: Axis) -> str:
     lines = "".join(f'<path class="grid" d="M0 {(1 - _at(tick, y)) * HIGH:.2f}h{WIDE:.0f}"/>' for tick in up)
     left = "".join(f'<span style="top:{100 - 100 * _at(tick, y):.2f}%">{tick:{y.format}}</span>' for tick in up)
     below = "".join(f'<span style="left:{100 * _at(tick, x):.2f}%">{tick:{x.format}}</span>' for tick in across)
+    if x.names:
+        below = "".join(
+            f'<span class="name" style="left:{100 * _at(place + 0.5, x):.2f}%;width:{100 * _at(1.0, x):.2f}%" '
+            f'title="{html.escape(name)}">{html.escape(name)}</span>'
+            for place, name in enumerate(x.names)
+        )
     words = html.escape(title)
     return (
         f'<figure class="plot"><figcaption>{words}</figcaption><div class="axes">'

@@ -14,7 +14,7 @@ from jaxspec.bench import measure, micro, show, summary
 from jaxspec.bench.contenders import MODE, PEER, PLAIN, Contender, Run
 from jaxspec.bench.measure import Timing
 from jaxspec.bench.run import Options, bench, check
-from jaxspec.telemetry import Counters
+from jaxspec.telemetry import Counters, Price
 from jaxspec.text import read_cases
 from tests.bench import tiny
 
@@ -24,6 +24,7 @@ FIELDS = {
     "timing",
     "contenders",
     "results",
+    "telemetry",
     "equality",
     "steps",
     "switch_overhead",
@@ -152,6 +153,18 @@ def test_acceptance_is_summed_over_prompts_once_whatever_the_repeats():
     assert overall[PLAIN]["sources"] == {}
 
 
+def test_seconds_are_shared_out_by_the_costs_of_whoever_was_given_some():
+    timings, contenders, categories = synthetic()
+    told = summary.by_domain(timings, contenders, categories)
+    assert (list(told), told["rule"]["seconds_from"]) == (["rule"], "timings of rounds")
+    price = Price("calibrated costs", lambda c: c.rounds * np.asarray([1.0, 2.0]))
+    told = summary.by_domain(timings, [*contenders[:3], contenders[3]._replace(price=price)], categories)["rule"]
+    assert told["seconds_from"] == "calibrated costs"
+    y = told["domains"]["y"]["sources"]["lookup"]
+    assert y["seconds"] == pytest.approx((5 + 10) / 2)
+    assert y["tokens_won"] == pytest.approx(20 - 7.5 * 20 / 10)  # the plain loop's tokens a second, not the price's
+
+
 def test_equality_names_every_answer_that_differs_and_where():
     timings, *_ = synthetic()
     wrong = Timing("rule", 1, 2, Run([0, 1, 9], 1.0, 0.5, 3, 3))
@@ -243,6 +256,20 @@ def test_modes_draft_as_their_names_say(report):
     assert overall["rule"]["mean_accepted_tokens"] > 1.0
 
 
+def test_telemetry_by_category_adds_up_to_the_whole(report):
+    for mode in ("rule", "fixed:none"):
+        told, overall = report["telemetry"][mode], report["results"]["overall"][mode]
+        assert list(told["domains"]) == ["a", "b"]
+        for key in ("rounds", "tokens", "proposed", "accepted"):
+            for source, row in overall["sources"].items():
+                assert sum(about["sources"][source][key] for about in told["domains"].values()) == row[key]
+        seconds = sum(about["seconds"] for about in told["domains"].values())
+        assert seconds == pytest.approx(overall["decode_seconds"])
+        for category, about in told["domains"].items():
+            plain = report["results"]["categories"][category][PLAIN]["decode_tokens_per_second"]
+            assert about["tokens_won"] == pytest.approx(about["tokens"] - plain * about["seconds"])
+
+
 def test_nothing_compiles_after_the_warm_up(report):
     assert report["compilations_after_warmup"] == 0
 
@@ -295,12 +322,16 @@ def test_script_prints_and_writes_what_was_measured(report, folder, tmp_path, mo
     module, seen = script(), []
     monkeypatch.setattr(module, "bench", lambda asked, told: seen.append(asked) or report)
     monkeypatch.setattr(module.telemetry, "keep_compilations", lambda: None)
-    out = tmp_path / "out.json"
+    out, html = tmp_path / "out.json", tmp_path / "out.html"
     given = ["--prompts", "f.jsonl", "--draft", "lookup", "--draft", "exit:1", "--modes", "rule", "fixed:none", "rule"]
-    assert module.main([*given, "--json", str(out)]) == 0
+    assert module.main([*given, "--json", str(out), "--report", str(html)]) == 0
     assert (seen[0].drafts, seen[0].modes) == (("lookup", "exit:1"), ("rule", "fixed:none"))
     assert json.loads(out.read_text()) == json.loads(json.dumps(report))
     assert "tok/s" in capsys.readouterr().out
+    assert "python scripts/bench.py --prompts f.jsonl --draft lookup" in html.read_text(encoding="utf-8")
+    missing = str(tmp_path / "gone" / "out.html")
+    assert module.main([*given, "--report", missing]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {missing} cannot be written")
 
 
 # bad input
@@ -352,6 +383,8 @@ def test_known_modes_pass(mode):
         ({"drafts": ("oracle",)}, "draft source 'oracle' is unknown"),
         ({"json": "/no/such/folder/out.json"}, "its folder does not exist"),
         ({"json": "/"}, "it is a folder; give a file's name"),
+        ({"report": "/no/such/folder/out.html"}, "there is no folder /no/such/folder"),
+        ({"report": ""}, "'' names no file"),
         ({"prompts": "/no/such/file.jsonl"}, "cannot read /no/such/file.jsonl"),
     ],
 )
