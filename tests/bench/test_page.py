@@ -12,6 +12,7 @@ from jaxspec.bench.page import page, rates
 from jaxspec.bench.run import Options, assemble
 from jaxspec.text import Case
 from tests.bench.test_bench import synthetic
+from tests.telemetry.browser import opened
 from tests.telemetry.test_page import Parsed, foreign
 from tests.telemetry.traces import HOSTILE
 
@@ -161,3 +162,14 @@ def test_names_are_text(monkeypatch):
 def test_nothing_comes_from_elsewhere():
     assert not re.search(r"https?:|url\(|@import|<link|\bsrc=|\bfetch\(|\bhref=", page(a_report()))
     assert "default-src 'none'" in page(a_report())
+
+
+@pytest.mark.browser
+def test_a_browser_shows_all_of_it_and_runs_nothing(tmp_path):
+    for report in (a_report(), hostile()):
+        shown = opened(tmp_path, page(report))
+        assert Tables(shown).tables == Tables(page(report).replace("\r\n", "\n")).tables
+        assert "<title>taken</title>" not in shown
+    picture = tmp_path / "page.png"
+    opened(tmp_path, page(a_report()), "", f"--screenshot={picture}", "--window-size=1200,1900")
+    assert picture.stat().st_size > 50_000

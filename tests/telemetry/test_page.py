@@ -1,11 +1,10 @@
 """The page holds every token in order, as text and nothing else, and needs nothing from elsewhere."""
 
 import dataclasses
+import functools
 import html
 import json
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 from jaxspec.telemetry import Trace, as_dict, document, page
 from jaxspec.telemetry.page import stacked, style_of, token, written
 from jaxspec.telemetry.svg import HIGH, WIDE, Axis, Bar, Series, svg_bars, svg_line, ticks
+from tests.telemetry.browser import opened
 from tests.telemetry.traces import HOSTILE, SOURCES, a_trace, long_trace
 
 VOID = {"meta", "br", "img"}
@@ -200,16 +200,7 @@ def test_a_number_that_is_none_is_refused():
 @pytest.fixture
 def browse(tmp_path):
     """browse(page, part) -> the page as the browser has it after its script ran."""
-    chromium = shutil.which("chromium") or pytest.fail("chromium is missing; apt-get install chromium")
-
-    def run(text: str, part: str = "", *flags: str) -> str:
-        (tmp_path / "page.html").write_text(text, encoding="utf-8", newline="\n")
-        command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", *(flags or ["--dump-dom"])]
-        address = f"{(tmp_path / 'page.html').as_uri()}{part}"
-        done = subprocess.run([*command, address], capture_output=True, timeout=120, check=True)
-        return done.stdout.decode()
-
-    return run
+    return functools.partial(opened, tmp_path)
 
 
 def card(shown: str) -> str:
