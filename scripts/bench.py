@@ -27,6 +27,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     p.add_argument("--per-category", type=int, metavar="N", help="prompts of each category (default: all)")
     p.add_argument("--max-new-tokens", type=int, default=96, metavar="M", help="(default: %(default)s)")
     p.add_argument("--repeats", type=int, default=1, metavar="R", help="take medians over them (default: %(default)s)")
+    p.add_argument("--rows", type=int, nargs="+", default=(), metavar="B", help="also with so many rows side by side")
     p.add_argument("--peer", metavar="NAME", help=f"race this one too: {', '.join(PEERS)} (extra `parity`)")
     p.add_argument("--lookahead", type=int, default=7, metavar="MAX", help="drafts a round (default: %(default)s)")
     p.add_argument("--dtype", default="float32", help="float32 (default), bfloat16, float16; the peer's too")
@@ -41,7 +42,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def options(args: argparse.Namespace) -> Options:
     """The command line as the library takes it."""
     drafts = None if args.draft is None else tuple(args.draft)
-    given = vars(args) | {"modes": tuple(dict.fromkeys(args.modes)), "drafts": drafts}
+    given = vars(args) | {"modes": tuple(dict.fromkeys(args.modes)), "drafts": drafts, "rows": tuple(args.rows)}
     del given["draft"]
     return Options(**given)
 

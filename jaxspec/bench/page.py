@@ -26,6 +26,7 @@ def page(report: Mapping[str, Any], command: str = "") -> str:
         speeds(report),
         acceptance(report),
         *time_by_source(report),
+        *([side_by_side(report["rows"])] if report.get("rows") else []),
         passes(report["steps"]),
         provenance(report, command),
     ]
@@ -160,6 +161,35 @@ def time_by_source(report: Mapping[str, Any]) -> list[str]:
         "what the plain loop makes in the same seconds."
     )
     return [f'<section><h2>Sources by category</h2><p class="note">{html.escape(note)}</p>{"".join(parts)}</section>']
+
+
+def side_by_side(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Speed and drafts with many rows side by side, drawn over the number of rows and in numbers."""
+    names = list(rows[0]["contenders"])
+    drafting = [name for name in names if name != PLAIN]
+
+    def drawn(title: str, key: str, shown: Sequence[str], axis: str) -> str:
+        series = [
+            Series(name, [(place + 0.5, each["contenders"][name][key]) for place, each in enumerate(rows)],
+                   style_of(name, names), dots=dots)
+            for name in shown for dots in (False, True)
+        ]  # fmt: skip
+        across = Axis("rows", float(len(rows)), names=[str(each["rows"]) for each in rows])
+        return svg_line(title, series, across, Axis(axis, max(y for one in series for _, y in one.points) or 1.0))
+
+    plots = drawn("Tokens a second over the plain loop's", "ratio_to_plain", names, "times plain")
+    plots += drawn("Drafts that a row verifies a round", "drafts_a_round", drafting, "drafts")
+    lines = [
+        [str(each["rows"]), swatch(name, names), f"{row['decode_tokens_per_second']:.1f}",
+         f"{row['ratio_to_plain']:.2f}", f"{row['drafts_a_round']:.2f}", f"{row['tokens_a_round']:.2f}"]
+        for each in rows for name, row in each["contenders"].items()
+    ]  # fmt: skip
+    table = numbers(("rows", "who", "tok/s", "x plain", "drafts", "tok/round"), lines)
+    return (
+        f'<section><h2>Rows side by side</h2>{keys(names)}<div class="plots">{plots}</div>'
+        f'<div class="two">{table}</div>'
+        '<p class="note">While no row ends; x plain is to the plain loop with as many rows.</p></section>'
+    )
 
 
 def passes(costs: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from jaxspec.bench.measure import Timing, Told, measure
 from jaxspec.bench.micro import READ_BYTES, step_costs
 from jaxspec.bench.provenance import load as machine_load
 from jaxspec.bench.provenance import provenance
+from jaxspec.bench.rows import by_rows
 from jaxspec.contracts import Setup
 from jaxspec.decode import DEFAULT_LOOKAHEAD
 from jaxspec.files import check_place
@@ -42,6 +43,7 @@ class Options:
     per_category: int | None = None  # prompts of each category; all where None
     max_new_tokens: int = 96
     repeats: int = 1
+    rows: tuple[int, ...] = ()  # then every mode also runs with so many rows side by side
     peer: str | None = None  # one of PEERS
     lookahead: int = DEFAULT_LOOKAHEAD
     dtype: str = "float32"
@@ -86,6 +88,9 @@ def bench(options: Options, *, told: Told | None = None) -> dict[str, Any]:
         told=told,
     )
     report = assemble(options, cases, prompts, everyone, timings, costs)
+    if options.rows:
+        side_by_side = {"temperature": options.temperature, "seed": options.seed, "repeats": options.repeats}
+        report["rows"] = by_rows(pipeline, options.modes, prompts, options.rows, told=told, **side_by_side)
     return report | {"capacity": capacity, "load_before": load_before, "provenance": provenance()}
 
 
@@ -107,6 +112,8 @@ def check(options: Options) -> list[Case]:
     who.check_modes(options.modes, ("lookup", *PREFERRED) if options.drafts is None else options.drafts)
     if options.repeats < 1:
         raise ValueError(f"repeats is {options.repeats}; it must be 1 or more")
+    if any(count < 1 for count in options.rows):
+        raise ValueError(f"rows are {', '.join(map(str, options.rows))}; each must be 1 or more")
     if options.max_new_tokens < 1:
         raise ValueError(f"max_new_tokens is {options.max_new_tokens}; it must be 1 or more")
     if options.peer is not None and options.peer not in PEERS:

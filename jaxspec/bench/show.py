@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,8 @@ def tables(report: Mapping[str, Any]) -> list[Table | str]:
     fixed = [name for name in modes if name.startswith("fixed:") and name != "fixed:none"]
     compared = [choices(results, fixed), depths(results["overall"], fixed)] if len(fixed) > 1 else []
     costs = steps(report["steps"], report["switch_overhead"])
-    return [speeds(results, report["equality"]), *compared, *sources, *costs]
+    many = [by_rows(report["rows"])] if report.get("rows") else []
+    return [speeds(results, report["equality"]), *compared, *sources, *many, *costs]
 
 
 def speeds(results: Mapping[str, Mapping[str, Any]], equal: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -55,6 +56,30 @@ def speeds(results: Mapping[str, Mapping[str, Any]], equal: Mapping[str, Mapping
                 _show(row["acceptance_rate"], ".0%"),
                 "" if agreed is None else f"{agreed['equal']}/{agreed['compared']}",
                 end_section=place == len(rows) - 1,
+            )
+    return out
+
+
+def by_rows(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Every contender with many rows side by side."""
+    out = Table(
+        title="rows side by side: tokens/s of decoding while no row ends",
+        caption="x plain: to the plain loop with as many rows; drafts and tokens of a row's round",
+        caption_justify="left",
+    )
+    for name in ("rows", "who", "tok/s", "x plain", "drafts", "tok/round", "rate"):
+        out.add_column(name, justify="left" if name == "who" else "right", no_wrap=True)
+    for each in rows:
+        for place, (name, row) in enumerate(each["contenders"].items()):
+            out.add_row(
+                str(each["rows"]) if place == 0 else "",
+                name,
+                f"{row['decode_tokens_per_second']:.1f}",
+                f"{row['ratio_to_plain']:.2f}",
+                f"{row['drafts_a_round']:.2f}",
+                f"{row['tokens_a_round']:.2f}",
+                f"{row['acceptance']:.0%}" if row["drafts_a_round"] else "-",
+                end_section=place == len(each["contenders"]) - 1,
             )
     return out
 

@@ -1,0 +1,100 @@
+"""Many rows side by side: who runs, for how long, and what is counted."""
+
+import io
+import itertools
+
+import pytest
+from rich.console import Console
+
+from jaxspec.bench import page, show
+from jaxspec.bench import rows as many
+from jaxspec.bench.rows import by_rows, dealt
+from jaxspec.pipeline import load
+from tests.bench import tiny
+
+ROUNDS = 5
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory):
+    return load(str(tiny.checkpoint(tmp_path_factory.mktemp("rows") / "target", layers=2, seed=0)), lookahead=3)
+
+
+PROMPTS = [[row + 1, 5, 6, 7, row + 1, 5, 6] for row in range(3)]
+
+
+@pytest.fixture(scope="module")
+def measured(pipeline):
+    told = []
+    modes = ("fixed:lookup:2", "goodput")
+    return by_rows(
+        pipeline, modes, PROMPTS, (1, 4), rounds=ROUNDS, repeats=2, told=lambda *each: told.append(each)
+    ), told
+
+
+def test_every_side_runs_the_same_rounds_of_every_row(measured, monkeypatch):
+    found, told = measured
+    assert [each["rows"] for each in found] == [1, 4]
+    for each in found:
+        assert list(each["contenders"]) == ["plain", "fixed:lookup:2", "goodput"]
+        plain, lookup = each["contenders"]["plain"], each["contenders"]["fixed:lookup:2"]
+        assert plain["ratio_to_plain"] == 1
+        assert (plain["drafts_a_round"], plain["tokens_a_round"]) == (0, 1)
+        assert 0 < lookup["drafts_a_round"] <= 2
+        assert lookup["tokens_a_round"] == pytest.approx(1 + lookup["drafts_a_round"] * lookup["acceptance"])
+    assert [what for what, *_ in told] == [f"{n} rows: {name}" for n in (1, 4) for name in found[0]["contenders"]]
+
+
+def test_no_row_ends_while_it_is_timed(pipeline, monkeypatch):
+    """Rounds times rows is what is counted, and no more tokens than rounds can make."""
+    answers = []
+
+    def kept(*args, real=many._answer):
+        answers.append(real(*args))
+        return answers[-1]
+
+    monkeypatch.setattr(many, "_answer", kept)
+    by_rows(pipeline, ("fixed:lookup:2",), PROMPTS, (4,), rounds=ROUNDS)
+    for side, answer in answers:
+        assert answer.rounds == (0 if side.name == "plain" else 4 * ROUNDS)
+        assert 4 * ROUNDS <= answer.tokens <= 4 * ROUNDS * (1 if side.name == "plain" else 3)
+        assert answer.tokens == 4 * ROUNDS + answer.accepted
+
+
+def test_a_table_and_a_page_show_what_was_measured(measured):
+    found, _ = measured
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(show.by_rows(found))
+    for text in (console.export_text(), page.side_by_side(found)):
+        for each, (name, row) in [(each, one) for each in found for one in each["contenders"].items()]:
+            shown = (str(each["rows"]), name, f"{row['ratio_to_plain']:.2f}", f"{row['tokens_a_round']:.2f}")
+            assert all(one in text for one in shown)
+
+
+def test_prompts_are_dealt_as_far_apart_as_they_can_be():
+    prompts = [[n] for n in range(5)]
+    assert dealt(prompts, 3) == [[0], [1], [3]]
+    assert dealt(prompts, 7) == [[0], [1], [2], [3], [4], [0], [1]]
+    for rows in range(1, 12):
+        assert len(dealt(prompts, rows)) == rows
+
+
+def test_ratios_are_of_the_same_repeat():
+    """A machine that slows down twofold after the first repeat changes no ratio."""
+    slow = itertools.cycle([1.0, 2.0])
+    answers = {
+        name: [many._Answer(seconds * next(slow), tokens, 8, 4, 2) for _ in range(2)]
+        for name, seconds, tokens in (("plain", 1.0, 10), ("mode", 0.8, 16))
+    }
+    found = many._summary(answers)
+    assert found["mode"]["ratio_to_plain"] == pytest.approx(2.0)
+    assert found["plain"]["ratio_to_plain"] == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "more", "words"),
+    [((), {}, "rows are"), ((0,), {}, "each 1 or more"), ((2,), {"rounds": 0}, "rounds are 0")],
+)
+def test_nothing_to_run_is_refused(pipeline, rows, more, words):
+    with pytest.raises(ValueError, match=words):
+        by_rows(pipeline, ("rule",), PROMPTS, rows, **more)
