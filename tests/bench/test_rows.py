@@ -66,9 +66,10 @@ def test_a_table_and_a_page_show_what_was_measured(measured):
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(show.by_rows(found))
     for text in (console.export_text(), page.side_by_side(found)):
-        for each, (name, row) in [(each, one) for each in found for one in each["contenders"].items()]:
-            shown = (str(each["rows"]), name, f"{row['ratio_to_plain']:.2f}", f"{row['tokens_a_round']:.2f}")
-            assert all(one in text for one in shown)
+        for each in found:
+            for name, row in each["contenders"].items():
+                shown = (str(each["rows"]), name, f"{row['ratio_to_plain']:.2f}", f"{row['tokens_a_round']:.2f}")
+                assert all(one in text for one in shown)
 
 
 def test_prompts_are_dealt_as_far_apart_as_they_can_be():
