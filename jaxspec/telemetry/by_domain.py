@@ -150,7 +150,7 @@ def cells(row: Mapping[str, Any]) -> list[str]:
         f"{row['mean_accepted_tokens']:.2f}" if row["rounds"] else "-",
         f"{row['seconds']:.2f}",
         f"{row['share_of_time']:.0%}",
-        "-" if row["tokens_won"] is None else f"{row['tokens_won']:+.0f}",
+        "-" if row["tokens_won"] is None else f"{row['tokens_won']:+.1f}",
     ]
 
 

@@ -84,7 +84,7 @@ def test_every_source_has_its_telemetry():
     for category, about in report["telemetry"]["rule"]["domains"].items():
         row = about["sources"]["lookup"]
         told = [str(row["rounds"]), f"{row['accepted']}/{row['proposed']}", f"{row['mean_accepted_tokens']:.2f}"]
-        expected.append([category, "lookup", *told, f"{row['seconds']:.2f}", "100%", f"{row['tokens_won']:+.0f}"])
+        expected.append([category, "lookup", *told, f"{row['seconds']:.2f}", "100%", f"{row['tokens_won']:+.1f}"])
     assert lines == expected
 
 
