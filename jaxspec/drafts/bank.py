@@ -146,7 +146,8 @@ def propose(
     """Every row's drafts from the source it chose, and the scratch of each model source (zeros where it did not run).
 
     One `lax.switch` over the model sources, repeated while a row waits for one: a round in which all rows agree runs
-    one branch, a round without a model draft runs none.
+    one branch, a round without a model draft runs none. Each lies in a branch: what a loop's body computes from nothing
+    that the loop changes is moved before the loop by XLA, and runs whether or not the loop does.
     """
     view = view._replace(stop=choice.stop)
     models = [i for i, source in enumerate(setup.sources) if source.cost == MODEL]
@@ -170,6 +171,10 @@ def propose(
         return merged, (*scratches[:number], scratch, *scratches[number + 1 :])
 
     branches = [functools.partial(branch, number) for number in range(len(models))]
+    waiting = jnp.stack([jnp.any(wanted[i] > 0) for i in models])
+    if len(models) == 1:  # a switch of one branch is none
+        proposal, scratches = jax.lax.cond(waiting[0], branches[0], lambda *same: same, proposal, scratches)
+        return proposal, dict(zip(models, scratches, strict=True))
 
     def body(carry: tuple[jax.Array, Proposal, tuple[PyTree, ...]]) -> tuple[jax.Array, Proposal, tuple[PyTree, ...]]:
         waiting, proposal, scratches = carry
@@ -177,7 +182,6 @@ def propose(
         proposal, scratches = jax.lax.switch(number, branches, proposal, scratches)
         return waiting.at[number].set(False), proposal, scratches
 
-    waiting = jnp.stack([jnp.any(wanted[i] > 0) for i in models])
     _, proposal, scratches = jax.lax.while_loop(lambda carry: jnp.any(carry[0]), body, (waiting, proposal, scratches))
     return proposal, dict(zip(models, scratches, strict=True))
 
