@@ -63,8 +63,8 @@ def _faults() -> Iterator[None]:
         yield
 
 
-def _verify(logits, drafts, count, q_log, sampled, warpers, seed, positions):
-    fine, following = VERIFIERS["coupled"](logits, drafts, count, q_log, sampled, warpers, seed, positions)
+def _verify(logits, drafts, count, q_log, sampled, warpers, seed, positions, law=None):
+    fine, following = VERIFIERS["coupled"](logits, drafts, count, q_log, sampled, warpers, seed, positions, law)
     accepted = jnp.where(seed == FIRST_DRAFT_UNVERIFIED, jnp.maximum(fine, jnp.minimum(count, 1)), fine)
     wrong = jnp.take_along_axis(jnp.argmax(logits, -1).astype(jnp.int32), accepted[:, None], axis=1)[:, 0]
     return accepted, jnp.where(accepted == fine, following, wrong)
