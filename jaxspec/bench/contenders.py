@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -94,7 +94,7 @@ def _with(pipeline: Pipeline, **changes: object) -> Pipeline:
     return changed
 
 
-def shared_capacity(made: dict[str, Setup], prompts: Sequence[Sequence[int]], max_new_tokens: int) -> int:
+def shared_capacity(made: Mapping[str, Setup], prompts: Sequence[Sequence[int]], max_new_tokens: int) -> int:
     """The one capacity that holds every prompt under every setup, so that each setup compiles once."""
     return max(needed_capacity(setup, len(prompt), max_new_tokens) for setup in made.values() for prompt in prompts)
 
@@ -111,40 +111,67 @@ def pinned(mode: str, setup: Setup) -> dict[str, Any]:
     return {"source": setup.names[choice[0]], "max_lookahead": choice[1]}
 
 
-def ours(pipeline: Pipeline, name: str, setup: Setup, ask: Ask, *, capacity: int) -> Contender:
-    """Our engine under a setup; the plain loop where `name` is "plain".
+class Decoded(NamedTuple):
+    """Answers of our engine to prompts side by side, numpy, timed on the host."""
 
-    A selector that learns is given this device's costs, measured here if they are not known, and goes on from prompt to
-    prompt with what it has learnt.
+    tokens: list[list[int]]  # output ids, a list a row
+    seconds: float  # of the whole call
+    decode_seconds: float  # after the prefill
+    rounds: int
+    counters: Counters
+
+
+class Engine:
+    """One of our ways to decode, and what it has learnt.
+
+    A selector that learns is given this device's costs, measured here if they are not known, and goes on from call to
+    call with what it has learnt.
     """
-    warp = warpers(1, temperature=ask.temperature, vocab_size=pipeline.vocab_size)
-    nobody = np.zeros(1, bool)
-    learns = weighs(name)
-    params, price = pipeline.params, None
-    if learns:
-        params, priced = pipeline.priced(setup, rows=1, capacity=capacity, prompt_ids=[0] * 32)
-        price = price_of(priced.table, setup)
-    pin = pinned(name, setup)
 
-    def run(prompt: Sequence[int], max_new_tokens: int) -> Run:
-        nonlocal params
+    def __init__(self, pipeline: Pipeline, name: str, setup: Setup, ask: Ask, *, rows: int, capacity: int):
+        """The plain loop where `name` is "plain", else a mode."""
+        self.name, self.setup, self.ask, self.capacity, self.dtype = name, setup, ask, capacity, pipeline.dtype
+        self.params, self.price = pipeline.params, None
+        if weighs(name):
+            self.params, priced = pipeline.priced(setup, rows=rows, capacity=capacity, prompt_ids=[0] * 32)
+            self.price = price_of(priced.table, setup)
+        self.options = {
+            "stop_ids": ask.stop_ids,
+            "seed": ask.seed,
+            "warp": warpers(rows, temperature=ask.temperature, vocab_size=pipeline.vocab_size),
+            **pinned(name, setup),
+        }
+        self.nobody = np.zeros(rows, bool)
+
+    def answer(self, prompts: Sequence[Sequence[int]], max_new_tokens: int, *, rounds: int = _FOREVER) -> Decoded:
+        """Answer as many prompts as there are rows, in so many rounds at the most."""
         began = time.perf_counter()
-        request = decode.make_request(
-            setup, [prompt], max_new_tokens=max_new_tokens, stop_ids=ask.stop_ids, seed=ask.seed, warp=warp, **pin
-        )
-        state = decode.start(setup, params, [prompt], request, capacity=capacity, dtype=pipeline.dtype)
+        request = decode.make_request(self.setup, prompts, max_new_tokens=max_new_tokens, **self.options)
+        state = decode.start(self.setup, self.params, prompts, request, capacity=self.capacity, dtype=self.dtype)
         jax.block_until_ready(state)
         ready = time.perf_counter()
-        if name == PLAIN:
-            last = decode.plain_loop(setup, params, state, _FOREVER)
+        learnt = None
+        if self.name == PLAIN:
+            last = decode.plain_loop(self.setup, self.params, state, rounds)
         else:
-            _, last = decode.loop(setup, params, state, _FOREVER, nobody)
-        seen = jax.device_get((last.tokens, last.length, last.rounds, last.counters))
+            _, last = decode.loop(self.setup, self.params, state, rounds, self.nobody)
+            learnt = last.learnt
+        tokens, length, done, counters = jax.device_get((last.tokens, last.length, last.rounds, last.counters))
         ended = time.perf_counter()
-        made = [int(token) for token in seen[0][0][len(prompt) : int(seen[1][0])]]
-        counters = None if name == PLAIN else seen[3]
-        if learns and last.learnt is not None:  # as a pipeline does from call to call
-            params = dataclasses.replace(params, selector=params.selector._replace(prior=last.learnt))
-        return Run(made, ended - began, ended - ready, len(made), int(seen[2]), counters)
+        if learnt is not None and weighs(self.name):  # as a pipeline does from call to call
+            selector = self.params.selector._replace(prior=learnt)
+            self.params = dataclasses.replace(self.params, selector=selector)
+        made = [row[len(prompt) : n].tolist() for row, prompt, n in zip(tokens, prompts, length, strict=True)]
+        return Decoded(made, ended - began, ended - ready, int(done), counters)
 
-    return Contender(name, PLAIN if name == PLAIN else MODE, run, setup.names, setup.windows, price)
+
+def ours(pipeline: Pipeline, name: str, setup: Setup, ask: Ask, *, capacity: int) -> Contender:
+    """Our engine under a setup, one prompt at a time; the plain loop where `name` is "plain"."""
+    engine = Engine(pipeline, name, setup, ask, rows=1, capacity=capacity)
+
+    def run(prompt: Sequence[int], max_new_tokens: int) -> Run:
+        done = engine.answer([prompt], max_new_tokens)
+        counters = None if name == PLAIN else done.counters
+        return Run(done.tokens[0], done.seconds, done.decode_seconds, len(done.tokens[0]), done.rounds, counters)
+
+    return Contender(name, PLAIN if name == PLAIN else MODE, run, setup.names, setup.windows, engine.price)

@@ -5,53 +5,35 @@ tokens/s over plain's     1.5     1.3     1.0     1.0     never below what plain
 drafts a row and round    3.9     2.1     0.4     0.0     fall: a window's tokens are no longer free
 """
 
-import dataclasses
 import statistics
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
-import numpy as np
-
-from jaxspec import decode
-from jaxspec.bench.contenders import PLAIN, pinned, setups, shared_capacity
+from jaxspec.bench.contenders import PLAIN, Ask, Decoded, Engine, shared_capacity
 from jaxspec.bench.measure import Told
-from jaxspec.contracts import EngineParams, Setup
+from jaxspec.contracts import Setup
 from jaxspec.pipeline import Pipeline
-from jaxspec.sampling import warpers
-from jaxspec.select import weighs
+
+ROUNDS = 32
 
 
-@dataclasses.dataclass(frozen=True)
-class _Side:
-    """One way to answer a batch, and what it has learnt."""
+def room(made: Mapping[str, Setup], prompts: Sequence[Sequence[int]], rounds: int = ROUNDS) -> tuple[int, int]:
+    """Most tokens that a row can make in so many rounds, and one more so that none ends; and the capacity it takes.
 
-    name: str
-    setup: Setup
-    params: EngineParams
-    capacity: int
-    temperature: float
-    seed: int
-    dtype: Any
-
-
-@dataclasses.dataclass(frozen=True)
-class _Answer:
-    seconds: float  # of decoding, after the prefill
-    tokens: int
-    rounds: int  # of rows
-    proposed: int
-    accepted: int
+    Raises:
+        ValueError: more than the target's positions.
+    """
+    most = rounds * max(setup.windows[-1] for setup in made.values()) + 1
+    return most, shared_capacity(made, prompts, most)
 
 
 def by_rows(
     pipeline: Pipeline,
-    modes: Sequence[str],
+    made: Mapping[str, Setup],
     prompts: Sequence[Sequence[int]],
     rows: Sequence[int],
     *,
-    rounds: int = 32,
+    rounds: int = ROUNDS,
     repeats: int = 1,
     temperature: float = 0.0,
     seed: int = 0,
@@ -64,34 +46,31 @@ def by_rows(
     after the other, `repeats` times after one that warms up and in which a learning selector learns; figures are
     medians.
 
+    Args:
+        made: setups by mode, as of `jaxspec.bench.contenders.setups`.
+
     Raises:
-        ValueError: no rows, or fewer than 1; no rounds.
+        ValueError: no rows, or fewer than 1; no rounds; more tokens than the target's positions.
     """
     if not rows or min(rows) < 1:
         raise ValueError(f"rows are {list(rows)}; give one number of rows or more, each 1 or more")
     if rounds < 1 or repeats < 1:
         raise ValueError(f"rounds are {rounds} and repeats {repeats}; both must be 1 or more")
-    max_new_tokens = rounds * (pipeline.lookahead + 1) + 1
-    made = setups(pipeline, modes, sampled=temperature > 0)
-    capacity = shared_capacity(made, prompts, max_new_tokens)
+    most, capacity = room(made, prompts, rounds)
     found = []
     for done, count in enumerate(rows):
-        batch = dealt(prompts, count)
-        sides = []
+        batch, sides = dealt(prompts, count), []
         for name, setup in made.items():
             if told is not None:
                 told(f"{count} rows: {name}", done, len(rows))
-            params = pipeline.params
-            if weighs(name):
-                params = pipeline.priced(setup, rows=count, capacity=capacity, prompt_ids=[0] * 32)[0]
-            side = _Side(name, setup, params, capacity, temperature, seed, pipeline.dtype)
-            sides.append(_answer(side, batch, rounds)[0])
-        answers: dict[str, list[_Answer]] = {side.name: [] for side in sides}
+            side = Engine(pipeline, name, setup, Ask((), temperature, seed), rows=count, capacity=capacity)
+            side.answer(batch, most, rounds=rounds)
+            sides.append(side)
+        answers: dict[str, list[Decoded]] = {side.name: [] for side in sides}
         for repeat in range(repeats):
             for turn in range(len(sides)):
-                place = (repeat + turn) % len(sides)
-                sides[place], answer = _answer(sides[place], batch, rounds)
-                answers[sides[place].name].append(answer)
+                side = sides[(repeat + turn) % len(sides)]
+                answers[side.name].append(side.answer(batch, most, rounds=rounds))
         found.append({"rows": count, "contenders": _summary(answers)})
     return found
 
@@ -106,50 +85,24 @@ def dealt(prompts: Sequence[Sequence[int]], rows: int) -> list[list[int]]:
     return [list(prompts[row * len(prompts) // rows]) for row in range(rows)]
 
 
-def _answer(side: _Side, batch: list[list[int]], rounds: int) -> tuple[_Side, _Answer]:
-    rows = len(batch)
-    request = decode.make_request(
-        side.setup,
-        batch,
-        max_new_tokens=rounds * max(side.setup.windows) + 1,
-        seed=side.seed,
-        warp=warpers(rows, temperature=side.temperature),
-        **pinned(side.name, side.setup),
-    )
-    state = decode.start(side.setup, side.params, batch, request, capacity=side.capacity, dtype=side.dtype)
-    jax.block_until_ready(state)
-    began = time.perf_counter()
-    learnt = None
-    if side.name == PLAIN:
-        last = decode.plain_loop(side.setup, side.params, state, rounds)
-    else:
-        _, last = decode.loop(side.setup, side.params, state, rounds, np.zeros(rows, bool))
-        learnt = last.learnt
-    length, counters = jax.device_get((last.length, last.counters))
-    seconds = time.perf_counter() - began
-    if learnt is not None and weighs(side.name):  # as a pipeline does from call to call
-        selector = side.params.selector._replace(prior=learnt)
-        side = dataclasses.replace(side, params=dataclasses.replace(side.params, selector=selector))
-    tokens = int(np.sum(length)) - sum(map(len, batch))
-    sums = (counters.rounds, counters.proposed, counters.accepted)
-    return side, _Answer(seconds, tokens, *(0 if side.name == PLAIN else int(np.sum(each)) for each in sums))
-
-
-def _summary(answers: dict[str, list[_Answer]]) -> dict[str, dict[str, float]]:
+def _summary(answers: dict[str, list[Decoded]]) -> dict[str, dict[str, float]]:
     """By contender: tokens a second, over plain's of the same repeat, drafts and tokens a row and round."""
-    plain = [each.seconds / each.tokens for each in answers[PLAIN]]
+    speeds = {name: [sum(map(len, one.tokens)) / one.decode_seconds for one in each] for name, each in answers.items()}
     found = {}
     for name, each in answers.items():
-        ratios = [base * one.tokens / one.seconds for base, one in zip(plain, each, strict=True)]
-        rounds = sum(one.rounds for one in each)
+        rounds, proposed, accepted = (
+            0 if name == PLAIN else sum(int(getattr(one.counters, field).sum()) for one in each)
+            for field in ("rounds", "proposed", "accepted")
+        )
+        tokens = sum(len(row) for one in each for row in one.tokens)
         found[name] = {
-            "decode_tokens_per_second": statistics.median(one.tokens / one.seconds for one in each),
-            "ratio_to_plain": statistics.median(ratios),
-            "drafts_a_round": sum(one.proposed for one in each) / max(rounds, 1),
-            "tokens_a_round": 1.0 if not rounds else sum(one.tokens for one in each) / rounds,
-            "acceptance": sum(one.accepted for one in each) / max(sum(one.proposed for one in each), 1),
+            "decode_tokens_per_second": statistics.median(speeds[name]),
+            "ratio_to_plain": statistics.median(a / b for a, b in zip(speeds[name], speeds[PLAIN], strict=True)),
+            "drafts_a_round": proposed / max(rounds, 1),
+            "tokens_a_round": tokens / rounds if rounds else 1.0,
+            "acceptance": accepted / max(proposed, 1),
         }
     return found
 
 
-__all__ = ["by_rows", "dealt"]
+__all__ = ["ROUNDS", "by_rows", "dealt", "room"]

@@ -12,7 +12,7 @@ from jaxspec.bench.measure import Timing, Told, measure
 from jaxspec.bench.micro import READ_BYTES, step_costs
 from jaxspec.bench.provenance import load as machine_load
 from jaxspec.bench.provenance import provenance
-from jaxspec.bench.rows import by_rows
+from jaxspec.bench.rows import by_rows, room
 from jaxspec.contracts import Setup
 from jaxspec.decode import DEFAULT_LOOKAHEAD
 from jaxspec.files import check_place
@@ -75,6 +75,8 @@ def bench(options: Options, *, told: Told | None = None) -> dict[str, Any]:
     prompts = [pipeline.encode(case.prompt, chat=True) for case in cases]
     made = who.setups(pipeline, options.modes, sampled=options.temperature > 0)
     capacity = who.shared_capacity(made, prompts, options.max_new_tokens)
+    if options.rows:
+        room(made, prompts)  # refuses what will not fit before anything is timed
     everyone = contenders(options, pipeline, made, capacity)
     timings = measure(everyone, prompts, max_new_tokens=options.max_new_tokens, repeats=options.repeats, told=told)
     costs = step_costs(
@@ -90,7 +92,7 @@ def bench(options: Options, *, told: Told | None = None) -> dict[str, Any]:
     report = assemble(options, cases, prompts, everyone, timings, costs)
     if options.rows:
         side_by_side = {"temperature": options.temperature, "seed": options.seed, "repeats": options.repeats}
-        report["rows"] = by_rows(pipeline, options.modes, prompts, options.rows, told=told, **side_by_side)
+        report["rows"] = by_rows(pipeline, made, prompts, options.rows, told=told, **side_by_side)
     return report | {"capacity": capacity, "load_before": load_before, "provenance": provenance()}
 
 

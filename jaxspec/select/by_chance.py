@@ -9,7 +9,7 @@ from jaxspec.contracts import Choice, Proposal, Signals
 from jaxspec.sampling.confidence import trusted
 from jaxspec.select.cost import CostTable
 from jaxspec.select.kinds import Kinds
-from jaxspec.select.plan import Plan, Table, free_tokens, pick, stop_of, table_of, tail_of
+from jaxspec.select.plan import Plan, Table, free_tokens, pick, stop_of, tail_of
 from jaxspec.typing import RowFloats, Rows
 
 Trust = Callable[[Rows], tuple[RowFloats, RowFloats]]
@@ -19,23 +19,12 @@ BY_ROW = ("lookahead", "tokens per time", "signal top", "signal margin", "signal
 BY_SOURCE = ("expected tokens", "drafts drawn", "signal match", "signal confidence", "signal lag")
 
 
-def choose_by(
-    costs: CostTable,
-    signals: Signals,
-    chance: Float[Array, "B N A"],
-    goes: Float[Array, "B N A"],
-    tails: tuple[Float[Array, "N"], Float[Array, "N"]],
-    kinds: Kinds,
-    trust: Trust,
-    *,
-    stops: bool,
-) -> Choice:
-    """The best entry of `jaxspec.select.plan.table_of`, which has the arguments, told.
+def choose_by(costs: CostTable, table: Table, signals: Signals, kinds: Kinds, trust: Trust, *, stops: bool) -> Choice:
+    """The best entry of what a step may do (`jaxspec.select.plan.table_of`), told.
 
     Args:
         stops: whether drafts of a source that costs a pass end where one more is not worth its time. Static.
     """
-    table = table_of(costs, signals, chance, goes, tails, kinds)
     plan = pick(table, signals, kinds)
     choice = Choice(plan.source, plan.lookahead, told=told_of(table, plan, signals))
     if not stops:

@@ -29,6 +29,7 @@ from jaxspec.select.cost import CostTable, guess
 from jaxspec.select.features import BIAS, WIDTH, features, naive_weights
 from jaxspec.select.kinds import Kinds
 from jaxspec.select.logistic import Lean, Model
+from jaxspec.select.plan import table_of
 from jaxspec.typing import PyTree, RowFloats, Rows
 
 
@@ -134,7 +135,8 @@ def goodput(
         chance = jnp.minimum(_predict(known.prior.takes, state.takes, state.leans[0], x) + raised[None, :, None], 1.0)
         goes = _predict(known.prior.draws, state.draws, state.leans[1], x)
         trust = functools.partial(_trust, known.prior, state)
-        return choose_by(known.cost, signals, chance, goes, _tail_means(state.tails), kinds, trust, stops=stops)
+        table = table_of(known.cost, signals, chance, goes, _tail_means(state.tails), kinds)
+        return choose_by(known.cost, table, signals, kinds, trust, stops=stops)
 
     def tail(params: PyTree, state: Goodput, signals: Signals, choice: Choice, head: Proposal) -> Choice:
         known = given(params)

@@ -21,6 +21,7 @@ from jaxspec.select.cost import guess
 from jaxspec.select.features import WIDTH, features, naive_weights
 from jaxspec.select.goodput import SelectorParams
 from jaxspec.select.kinds import Kinds
+from jaxspec.select.plan import table_of
 from jaxspec.typing import PyTree, RowFloats, Rows
 
 HIDDEN = 32
@@ -98,7 +99,8 @@ def router(kinds: Kinds, *, tails: bool = True, stops: bool = True, clusters: in
         chance = jax.nn.sigmoid(log_odds(known.prior, features(signals, kinds.lookahead, kinds.free)))
         none = jnp.zeros(len(kinds.names), jnp.float32)
         trust = functools.partial(_trust, known.prior)
-        return choose_by(known.cost, signals, chance[..., 0], chance[..., 1], (none, none), kinds, trust, stops=stops)
+        table = table_of(known.cost, signals, chance[..., 0], chance[..., 1], (none, none), kinds)
+        return choose_by(known.cost, table, signals, kinds, trust, stops=stops)
 
     def tail(params: PyTree, state: Routed, signals: Signals, choice: Choice, head: Proposal) -> Choice:
         known = given(params)

@@ -105,7 +105,6 @@ def test_nothing_pays_where_every_draft_is_wrong():
 
 
 def test_the_picture_is_drawn(tmp_path):
-    pytest.importorskip("matplotlib")
     report = processes.regrets(processes.useless(50), {"lm": (fixed(2, 4), ())}, PRICES, points=10)
     plot_regrets([report, report], tmp_path / "regret.png")
     assert (tmp_path / "regret.png").read_bytes()[:4] == b"\x89PNG"

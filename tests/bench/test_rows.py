@@ -1,15 +1,20 @@
 """Many rows side by side: who runs, for how long, and what is counted."""
 
+import dataclasses
 import io
 import itertools
 
+import jax.numpy as jnp
 import pytest
 from rich.console import Console
 
 from jaxspec.bench import page, show
 from jaxspec.bench import rows as many
+from jaxspec.bench.contenders import Engine, setups
 from jaxspec.bench.rows import by_rows, dealt
+from jaxspec.bench.run import Options, bench
 from jaxspec.pipeline import load
+from jaxspec.telemetry import Counters
 from tests.bench import tiny
 
 ROUNDS = 5
@@ -26,7 +31,7 @@ PROMPTS = [[row + 1, 5, 6, 7, row + 1, 5, 6] for row in range(3)]
 @pytest.fixture(scope="module")
 def measured(pipeline):
     told = []
-    modes = ("fixed:lookup:2", "goodput")
+    modes = setups(pipeline, ["fixed:lookup:2", "goodput"], sampled=False)
     return by_rows(
         pipeline, modes, PROMPTS, (1, 4), rounds=ROUNDS, repeats=2, told=lambda *each: told.append(each)
     ), told
@@ -46,19 +51,22 @@ def test_every_side_runs_the_same_rounds_of_every_row(measured, monkeypatch):
 
 
 def test_no_row_ends_while_it_is_timed(pipeline, monkeypatch):
-    """Rounds times rows is what is counted, and no more tokens than rounds can make."""
+    """Rounds times rows is what is counted, and every row makes a token in every round."""
     answers = []
 
-    def kept(*args, real=many._answer):
-        answers.append(real(*args))
-        return answers[-1]
+    def kept(engine, *args, real=Engine.answer, **options):
+        answers.append((engine.name, real(engine, *args, **options)))
+        return answers[-1][1]
 
-    monkeypatch.setattr(many, "_answer", kept)
-    by_rows(pipeline, ("fixed:lookup:2",), PROMPTS, (4,), rounds=ROUNDS)
-    for side, answer in answers:
-        assert answer.rounds == (0 if side.name == "plain" else 4 * ROUNDS)
-        assert 4 * ROUNDS <= answer.tokens <= 4 * ROUNDS * (1 if side.name == "plain" else 3)
-        assert answer.tokens == 4 * ROUNDS + answer.accepted
+    monkeypatch.setattr(Engine, "answer", kept)
+    by_rows(pipeline, setups(pipeline, ["fixed:lookup:2"], sampled=False), PROMPTS, (4,), rounds=ROUNDS)
+    assert [name for name, _ in answers] == ["plain", "fixed:lookup:2"] * 2
+    for name, answer in answers:
+        assert answer.rounds == ROUNDS
+        assert all(ROUNDS <= len(row) <= ROUNDS * (1 if name == "plain" else 3) for row in answer.tokens)
+        if name != "plain":
+            assert answer.counters.rounds.sum() == 4 * ROUNDS
+            assert sum(map(len, answer.tokens)) == 4 * ROUNDS + answer.counters.accepted.sum()
 
 
 def test_a_table_and_a_page_show_what_was_measured(measured):
@@ -83,8 +91,9 @@ def test_prompts_are_dealt_as_far_apart_as_they_can_be():
 def test_ratios_are_of_the_same_repeat():
     """A machine that slows down twofold after the first repeat changes no ratio."""
     slow = itertools.cycle([1.0, 2.0])
+    counts = Counters(*(jnp.asarray(n) for n in (8, 0, 4, 2, 0, 0)))
     answers = {
-        name: [many._Answer(seconds * next(slow), tokens, 8, 4, 2) for _ in range(2)]
+        name: [many.Decoded([[0] * tokens], 9.0, seconds * next(slow), 8, counts) for _ in range(2)]
         for name, seconds, tokens in (("plain", 1.0, 10), ("mode", 0.8, 16))
     }
     found = many._summary(answers)
@@ -98,4 +107,13 @@ def test_ratios_are_of_the_same_repeat():
 )
 def test_nothing_to_run_is_refused(pipeline, rows, more, words):
     with pytest.raises(ValueError, match=words):
-        by_rows(pipeline, ("rule",), PROMPTS, rows, **more)
+        by_rows(pipeline, setups(pipeline, ["rule"], sampled=False), PROMPTS, rows, **more)
+
+
+def test_rounds_beyond_the_targets_positions_are_refused_before_anything_is_timed(pipeline, tmp_path, monkeypatch):
+    tiny.checkpoint(tmp_path / "target", layers=1, seed=0)
+    tiny.prompts(tmp_path / "prompts.jsonl")
+    monkeypatch.setattr("jaxspec.bench.run.measure", lambda *args, **options: pytest.fail("it was timed"))
+    asked = Options(str(tmp_path / "prompts.jsonl"), target=str(tmp_path / "target"), modes=("rule",), rows=(2,))
+    with pytest.raises(ValueError, match="the target has 512"):
+        bench(dataclasses.replace(asked, lookahead=15))

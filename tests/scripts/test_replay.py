@@ -69,7 +69,6 @@ def test_selectors_are_replayed_on_them(folder, tmp_path, capsys):
 
 
 def test_regret_is_drawn(tmp_path, capsys):
-    pytest.importorskip("matplotlib")
     assert main(["--regret", str(tmp_path / "out.png"), "--draft-step", "0.1", "--tokens", "100"]) == 0
     assert (tmp_path / "out.png").stat().st_size > 1000
     assert "adversarial" in capsys.readouterr().out
