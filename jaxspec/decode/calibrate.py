@@ -28,9 +28,12 @@ from jaxspec.decode.state import State
 from jaxspec.select.cost import CostTable, check_costs
 
 PROMPT = 64
-"""Tokens of the prompt at the most; what a source that lags has to catch up."""
+"""Tokens of a row's prompt at the most; what a source that lags has to catch up."""
 
-LIMIT = 30.0
+PREFILL, LEAST = 256, 8
+"""Tokens of all rows' prompts together at the most, and of a row's at the least: of many rows the rounds count."""
+
+LIMIT = 40.0
 """Seconds that measuring takes at the most, beyond one measurement of everything; compilation apart."""
 
 BESIDE = 3
@@ -143,6 +146,15 @@ def entries(setup: Setup) -> list[Entry]:
     return found
 
 
+def prompt_length(rows: int, room: int) -> int:
+    """Tokens of every row's prompt, of `room` that a row has.
+
+    rows                 1     4    16    64
+    tokens of a prompt  64    64    16     8
+    """
+    return max(min(PROMPT, max(PREFILL // rows, LEAST), room // 3), 1)
+
+
 def turns(kinds: Sequence[Entry], repeats: int) -> list[Entry]:
     """Every entry once a repeat, the order turning, so that a slow minute of the machine hits them all.
 
@@ -185,7 +197,7 @@ def _bench(
 ) -> Bench:
     """With a prompt and a number of rounds that fit, every round with room for all its drafts."""
     room = min(capacity - setup.windows[-1], setup.target.config.max_positions)
-    longest = max(min(PROMPT, room // 3), 1)
+    longest = prompt_length(rows, room)
     prompt = list(itertools.islice(itertools.cycle(prompt_ids), longest))
     fit = (room - longest) // setup.windows[-1] - 2
     if fit < 1 or not prompt:
@@ -223,4 +235,4 @@ def timed(setup: Setup, params: EngineParams, state: State, rounds: int) -> tupl
     return state, seen, time.perf_counter() - began
 
 
-__all__ = ["Entry", "NoRoom", "calibrate", "entries", "table_of", "timed", "turns"]
+__all__ = ["Entry", "NoRoom", "calibrate", "entries", "prompt_length", "table_of", "timed", "turns"]

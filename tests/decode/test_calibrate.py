@@ -10,7 +10,7 @@ import pytest
 from jaxspec import decode, telemetry
 from jaxspec.costs import guessed
 from jaxspec.decode import calibrate as module
-from jaxspec.decode.calibrate import BESIDE, Entry, NoRoom, Seconds, calibrate, entries, table_of, turns
+from jaxspec.decode.calibrate import BESIDE, Entry, NoRoom, Seconds, calibrate, entries, prompt_length, table_of, turns
 from jaxspec.select import SelectorParams, kinds_of, no_prior
 from tests.decode import tiny
 
@@ -113,6 +113,14 @@ def test_every_kind_of_round_is_timed_as_often_and_in_another_order_each_time():
     order = turns(kinds, 3)
     assert all(order.count(entry) == 3 for entry in kinds)
     assert len({order[i * len(kinds)] for i in range(3)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("rows", "room", "tokens"), [(1, 500, 64), (4, 500, 64), (16, 500, 16), (64, 500, 8), (1, 30, 10), (64, 1, 1)]
+)
+def test_many_rows_have_short_prompts(rows, room, tokens):
+    """Else most of the time for measuring rounds went into prefills."""
+    assert prompt_length(rows, room) == tokens
 
 
 def test_time_that_is_up_ends_it_once_all_was_measured(clock):
