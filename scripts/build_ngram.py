@@ -1,6 +1,7 @@
 """Build a table of frequent token sequences, which the draft source `ngram` looks up.
 
 python scripts/build_ngram.py --corpus text.txt --corpus answers/ --out ngram
+python scripts/build_ngram.py --corpus text.txt --out ngram --validate held_out.jsonl      # what is accepted of it
 """
 
 import argparse
@@ -9,9 +10,12 @@ from collections.abc import Mapping
 
 from jaxspec.checkpoint import open_checkpoint
 from jaxspec.console import attempt, command_of
+from jaxspec.drafts.ngram import NAME as TABLE
+from jaxspec.pipeline import DTYPES, load_model
 from jaxspec.text import Tokenizer, from_folder, from_gguf
 from jaxspec.training import bar
-from jaxspec.training.ngram import build_ngram
+from jaxspec.training.ngram import Judge, build_ngram
+from jaxspec.training.validate import Validator, read_held
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -38,27 +42,42 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         help="tokens of a sequence, the drafted one included (default: 2 5)",
     )
     p.add_argument("--data-note", metavar="TEXT", help="the data and its licences, for the card")
+    p.add_argument("--validate", metavar="FILE", help="held-out prompts, decoded with the table by the engine")
+    p.add_argument("--per-category", type=int, default=2, metavar="N", help="held-out prompts of each (default: 2)")
+    p.add_argument("--validate-tokens", type=int, default=64, metavar="N", help="of an answer (default: 64)")
+    p.add_argument("--lookahead", type=int, default=4, metavar="K", help="drafts a round while validating (default: 4)")
+    p.add_argument("--dtype", default="float32", choices=sorted(DTYPES), help="of the target (default: %(default)s)")
     p.add_argument("--overwrite", action="store_true", help="replace DIR if it is a draft")
     return p.parse_args(arguments)
 
 
-def tokenizer_of(target: str) -> Tokenizer:
-    """The target's; none of its weights are read."""
-    where = open_checkpoint(target).tokenizer
-    return from_gguf(where) if isinstance(where, Mapping) else from_folder(where)
+def reader(args: argparse.Namespace) -> tuple[Tokenizer, Judge | None]:
+    """The target's tokenizer, and what decodes held-out prompts with a table where that is asked for.
+
+    None of the target's weights are read unless it is.
+    """
+    if args.validate is not None:
+        sizes = {"max_new_tokens": args.validate_tokens}
+        target = load_model(args.target, dtype=args.dtype)
+        held = read_held(args.validate, target, per_category=args.per_category, **sizes)
+        return target.tokenizer, Validator(target, TABLE, held, lookahead=args.lookahead, **sizes)
+    where = open_checkpoint(args.target).tokenizer
+    return from_gguf(where) if isinstance(where, Mapping) else from_folder(where), None
 
 
 def run(args: argparse.Namespace, command: str) -> None:
     """Build, and say what came of it."""
     options = {name: getattr(args, name) for name in ("budget_mb", "min_count", "min_probability", "overwrite")}
+    tokenizer, judge = reader(args)
     with bar("n-grams") as told:
         record = build_ngram(
             args.corpus,
-            tokenizer_of(args.target),
+            tokenizer,
             args.out,
             orders=tuple(args.orders),
             command=command,
             note=args.data_note,
+            judge=judge,
             told=told,
             **options,
         )

@@ -78,9 +78,18 @@ def render(artifact: Artifact) -> str:
     if "agreement" in held:
         depths = "; ".join(f"{value:.3f}" for value in held["agreement"])
         lines += [f"On held-out text its likeliest token is the target's, by depth: {depths}.", ""]
-    if "engine" in held:
-        lines += ["Held-out prompts in the engine, accepted drafts of those proposed:", "", *_table(held["engine"]), ""]
-    return "\n".join(lines)
+    return "\n".join([*lines, *engine_table(held)])
+
+
+def engine_table(held: Mapping[str, Any]) -> list[str]:
+    """Lines on what the engine accepted of held-out prompts' drafts; none where that was not looked at.
+
+    Args:
+        held: a record's "validation", with what a `Validator` found as its "engine".
+    """
+    if "engine" not in held:
+        return []
+    return ["Held-out prompts in the engine, accepted drafts of those proposed:", "", *_table(held["engine"]), ""]
 
 
 def _table(engine: Mapping[str, Any]) -> list[str]:

@@ -20,10 +20,11 @@ import numpy as np
 import safetensors.numpy
 
 from jaxspec.checkpoint.staging import new_folder
-from jaxspec.drafts.ngram import ARRAYS, FORMAT, NAME, RECORD, keys, vocabulary_digest
+from jaxspec.drafts.ngram import ARRAYS, FORMAT, NAME, RECORD, keys, load_ngram, vocabulary_digest
 from jaxspec.text import Tokenizer
-from jaxspec.training.card import CARD
+from jaxspec.training.card import CARD, engine_table
 from jaxspec.training.ngram_corpus import expand, read_corpus
+from jaxspec.typing import Params
 
 SLOTS = 8
 """Contexts a bucket."""
@@ -35,6 +36,8 @@ FILLED = 0.6
 """Share of the slots that are used where the budget leaves room: few buckets overflow then."""
 
 Told = Callable[[int, int, int], None]
+
+Judge = Callable[[Params], dict[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +66,7 @@ def build_ngram(
     overwrite: bool = False,
     command: str | None = None,
     note: str | None = None,
+    judge: Judge | None = None,
     told: Told = lambda done, total, tokens: None,
 ) -> dict[str, Any]:
     """Build a table from corpus files and write it as an artifact, whole or not at all; its record.
@@ -77,6 +81,8 @@ def build_ngram(
         orders: lengths of the sequences, the next token included, from and to.
         command: that builds it, for the card.
         note: the data and its licences, for the card.
+        judge: given the arrays (`jaxspec.drafts.ngram.load_ngram`), says what the engine accepted on held-out prompts
+            (`jaxspec.training.validate.Validator`), for record and card.
         told: after every file and order (steps done, steps in all, tokens so far).
 
     Raises:
@@ -107,8 +113,11 @@ def build_ngram(
             "candidates": {str(entries.context.shape[1] + 1): len(entries.token) for entries in found},
             "entries": {str(length + 2): int(n) for length, n in enumerate(table["entries"]) if n},
         }
+        record = _write(folder, table, record)
+        if judge is not None:
+            record = _record(folder, record | {"validation": {"engine": judge(load_ngram(folder, tokenizer))}})
         (folder / CARD).write_text(_card(record, command, note), encoding="utf-8")
-        return _write(folder, table, record)
+        return record
 
 
 def _card(record: Mapping[str, Any], command: str | None, note: str | None) -> str:
@@ -126,7 +135,8 @@ def _card(record: Mapping[str, Any], command: str | None, note: str | None) -> s
         "vocabulary (SHA-256)": record["vocabulary"],
     }
     head = ["# A table of n-grams", "", *(["```bash", command, "```", ""] if command else []), "| | |", "|---|---|"]
-    return "\n".join([*head, *(f"| {name} | {fact} |" for name, fact in facts.items()), ""])
+    lines = [*head, *(f"| {name} | {fact} |" for name, fact in facts.items()), ""]
+    return "\n".join([*lines, *engine_table(record.get("validation", {}))])
 
 
 def check_options(
@@ -259,6 +269,9 @@ def _write(folder: Path, table: Mapping[str, np.ndarray], record: dict[str, Any]
     """Write both files into a fresh folder; the record, which has the SHA-256 of the arrays' file."""
     content = safetensors.numpy.save(dict(table))
     (folder / ARRAYS).write_bytes(content)
-    record = record | {"sha256": hashlib.sha256(content).hexdigest()}
+    return _record(folder, record | {"sha256": hashlib.sha256(content).hexdigest()})
+
+
+def _record(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
     (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     return record

@@ -35,8 +35,13 @@ def read_held(path: str | Path, target: Loaded, *, per_category: int, max_new_to
             template is asked through it.
 
     Raises:
-        ValueError: what `read_cases` refuses, or no prompt that fits.
+        ValueError: what `read_cases` refuses, counts below 1, or no prompt that fits.
     """
+    if per_category < 1 or max_new_tokens < 1:
+        raise ValueError(
+            f"validation has {per_category} prompts of each category and {max_new_tokens} tokens of an answer; "
+            "both must be 1 or more"
+        )
     held: list[Held] = []
     taken: dict[str, int] = {}
     most = target.model.config.max_positions - max_new_tokens
@@ -58,15 +63,18 @@ class Validator:
     """Decodes held-out prompts with a draft; compiled at the first call, whatever the weights of the next.
 
     Args:
-        config: of the draft.
+        draft: the configuration of a trained one, or the name of a source that reads a table ("ngram").
         lookahead: drafts a round; at most as many as Medusa heads.
         temperature: 0 is greedy; above, drafts are sampled and judged by rejection.
+
+    Raises:
+        ValueError: a lookahead below 1, or what `make_setup` refuses.
     """
 
     def __init__(
         self,
         target: Loaded,
-        config: DraftConfig,
+        draft: DraftConfig | str,
         prompts: Sequence[Held],
         *,
         lookahead: int = 4,
@@ -76,11 +84,15 @@ class Validator:
     ):
         self.target, self.prompts, self.seed = target, list(prompts), seed
         self.max_new_tokens, self.temperature = max_new_tokens, temperature
-        lookahead = min(lookahead, config.heads) if config.kind == "medusa" else lookahead
+        if lookahead < 1:
+            raise ValueError(f"lookahead of validation is {lookahead}; it must be 1 or more")
+        if isinstance(draft, DraftConfig) and draft.kind == "medusa":
+            lookahead = min(lookahead, draft.heads)
+        self.name = draft if isinstance(draft, str) else NAME
         self.setup: Setup = decode.make_setup(
             target.model,
-            drafts=((NAME, config),),
-            select=f"fixed:{NAME}:{lookahead}",
+            drafts=(draft if isinstance(draft, str) else (NAME, draft),),
+            select=f"fixed:{self.name}:{lookahead}",
             verify="rejection" if temperature > 0 else "greedy",
             lookahead=lookahead,
             vocab_size=min(len(target.tokenizer.vocabulary()), target.model.config.vocab_size),
@@ -90,9 +102,9 @@ class Validator:
         """Overall and by category: prompts, tokens, rounds, mean_accepted_tokens (a round), acceptance (by depth).
 
         Args:
-            own: the draft's parameters, attached (`jaxspec.checkpoint.attach`).
+            own: the draft's parameters, attached (`jaxspec.checkpoint.attach`), or the table's arrays.
         """
-        params = EngineParams(self.target.params, {NAME: own}, ())
+        params = EngineParams(self.target.params, {self.name: own}, ())
         found: list[tuple[str, Counters, int]] = []
         for start in range(0, len(self.prompts), ROWS):
             batch = self.prompts[start : start + ROWS]

@@ -4,7 +4,10 @@ import json
 
 import pytest
 
+from jaxspec import decode
+from jaxspec.contracts import EngineParams
 from jaxspec.drafts.ngram import RECORD, load_ngram
+from jaxspec.pipeline import load_model
 from jaxspec.text import from_folder
 from jaxspec.training.card import CARD
 from scripts import build_ngram as script
@@ -56,6 +59,28 @@ def test_it_builds_a_table_that_loads(build, tmp_path):
     assert (table["entries"] > 0).all()
 
 
+def test_what_the_engine_accepts_on_held_out_prompts_goes_into_record_and_card(build, tmp_path):
+    """A table of the very words that are asked for fares better than one of other words."""
+    (tmp_path / "held.txt").write_text("It was a fine morning, and the rain\n")
+    options = ["--validate", str(tmp_path / "held.txt"), "--validate-tokens", "24", "--per-category", "1"]
+    options += ["--lookahead", "2", "--min-count", "1"]
+    target = load_model(str(TINY / "target"))
+    prompt = target.tokenizer.prompt("It was a fine morning, and the rain", chat=bool(target.tokenizer.chat_template))
+    setup = decode.make_setup(target.model, vocab_size=len(target.tokenizer.vocabulary()))
+    said = decode.generate(setup, EngineParams(target.params, {}, ()), [prompt], max_new_tokens=24).tokens[0]
+    (tmp_path / "said.txt").write_text(target.tokenizer.decode(said))
+    accepted = {}
+    for corpus in ("said.txt", "a.txt"):
+        assert build(*options, "--overwrite", corpus=corpus)[0] == 0
+        record = json.loads((tmp_path / "out" / RECORD).read_text())
+        seen = record["validation"]["engine"]["overall"]
+        assert (seen["prompts"], seen["tokens"], len(seen["acceptance"])) == (1, 24, 2)
+        accepted[corpus] = seen["mean_accepted_tokens"]
+        assert f"| overall | 1 | 24 | {accepted[corpus]:.2f} |" in (tmp_path / "out" / CARD).read_text()
+        load_ngram(tmp_path / "out", target.tokenizer)
+    assert accepted["said.txt"] > 1.2 > accepted["a.txt"]
+
+
 def test_a_table_that_is_there_is_replaced_only_where_asked(build):
     assert build()[0] == 0
     status, _, err = build()
@@ -73,6 +98,8 @@ def test_a_table_that_is_there_is_replaced_only_where_asked(build):
         (["--min-probability", "1.5"], "min_probability is 1.5"),
         (["--target", "no/such/folder/at/all"], "no/such/folder/at/all"),
         (["--corpus", "no-such-file.txt"], "cannot read no-such-file.txt"),
+        (["--validate", "no-such-prompts.jsonl"], "no-such-prompts.jsonl"),
+        (["--validate", "no-such-prompts.jsonl", "--per-category", "0"], "both must be 1 or more"),
     ],
 )
 def test_bad_input_is_refused_in_a_sentence(build, tmp_path, arguments, message):

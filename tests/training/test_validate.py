@@ -54,6 +54,17 @@ def test_prompts_are_the_first_of_each_category_as_chats(held, target):
     assert held[3].tokens == target.tokenizer.chat(RECORDS[3]["messages"])
 
 
+@pytest.mark.parametrize("counts", [{"per_category": 0}, {"max_new_tokens": 0}])
+def test_counts_below_one_are_refused(tmp_path, target, counts):
+    with pytest.raises(ValueError, match="both must be 1 or more"):
+        read_held(tmp_path / "held.jsonl", target, **({"per_category": 2, "max_new_tokens": NEW} | counts))
+
+
+def test_a_lookahead_below_one_is_refused(held, target):
+    with pytest.raises(ValueError, match="lookahead of validation is 0"):
+        Validator(target, "ngram", held, lookahead=0)
+
+
 def test_what_it_counts_is_what_the_engine_did(held, draft, target):
     config, own = draft
     check = Validator(target, config, held, lookahead=3, max_new_tokens=NEW)
