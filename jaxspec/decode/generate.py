@@ -61,9 +61,12 @@ def start(
     sizes = set(zip(lengths.tolist(), limits.tolist(), strict=True))
     need = max(needed_capacity(setup, length, limit - length, capacity) for length, limit in sizes)
     headroom = max(PREFILL[-1], setup.windows[-1])
-    tokens = jnp.asarray(pad_prompts(prompts, need))
-    state = place(init_state(setup, tokens, request, headroom=headroom, dtype=dtype or _dtype(params)), setup.mesh)
-    return prefill(setup, params, state, longest=int(lengths.max()))
+    tokens = jax.device_put(pad_prompts(prompts, need))
+    state = _fresh(setup, tokens, request, headroom=headroom, dtype=jnp.dtype(dtype or _dtype(params)))
+    return prefill(setup, params, place(state, setup.mesh), longest=int(lengths.max()))
+
+
+_fresh = jax.jit(init_state, static_argnames=("setup", "headroom", "dtype"))  # one program, not one an array
 
 
 def _dtype(params: EngineParams) -> DTypeLike:

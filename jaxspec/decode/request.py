@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 
 from jaxspec.buckets import PREFILL, capacity_bucket
@@ -77,14 +77,14 @@ def make_request(
     sure = per_row("draft_confidence", draft_confidence, rows, np.float32)
     refuse("draft_confidence", sure, (sure >= 0) & (sure <= 1), "from 0 to 1")
     return Request(
-        prompt_length=jnp.asarray(lengths),
-        limit=jnp.asarray((lengths + fresh).astype(np.int32)),
-        stop_ids=jnp.asarray(_stop_ids(stop_ids, rows)),
-        seed=jnp.asarray(_seeds(seed, rows)),
+        prompt_length=jax.device_put(lengths),
+        limit=jax.device_put((lengths + fresh).astype(np.int32)),
+        stop_ids=jax.device_put(_stop_ids(stop_ids, rows)),
+        seed=jax.device_put(_seeds(seed, rows)),
         warpers=settings,
-        max_lookahead=jnp.asarray(ahead.astype(np.int32)),
-        draft_temperature=jnp.asarray(heat),
-        draft_confidence=jnp.asarray(sure),
+        max_lookahead=jax.device_put(ahead.astype(np.int32)),
+        draft_temperature=jax.device_put(heat),
+        draft_confidence=jax.device_put(sure),
         steering=make_steering(
             setup.names,
             rows,

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 
 from jaxspec.contracts import Steering
@@ -63,12 +63,12 @@ def make_steering(
     width = per_row("least_width", least_width, rows, np.int64)
     refuse("least_width", width, (width >= 1) & (width < 2**31), "1 or more")
     return Steering(
-        pinned=jnp.asarray([-1 if pin is None else names.index(pin) for pin in pins], jnp.int32),
-        weights=jnp.asarray(scale),
-        domain=jnp.asarray(tags.astype(np.int32)),
-        load=jnp.asarray(busy),
-        latency_budget=jnp.asarray(budget),
-        least_width=jnp.asarray(width.astype(np.int32)),
+        pinned=jax.device_put(np.asarray([-1 if pin is None else names.index(pin) for pin in pins], np.int32)),
+        weights=jax.device_put(scale),
+        domain=jax.device_put(tags.astype(np.int32)),
+        load=jax.device_put(busy),
+        latency_budget=jax.device_put(budget),
+        least_width=jax.device_put(width.astype(np.int32)),
     )
 
 

@@ -5,7 +5,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
@@ -94,14 +93,14 @@ def _floats(
     # What the device would flush to 0 is 0 here already, so that no check and no branch sees it otherwise.
     numbers = np.where(np.abs(numbers) < np.finfo(np.float32).tiny, np.float32(0), numbers)
     _refuse(name, numbers, np.isfinite(numbers) & allowed(numbers), f"a finite float32, {rule}")
-    return jnp.asarray(numbers)
+    return jax.device_put(numbers)
 
 
 def _counts(rows: int, name: str, value: PerRow) -> Int[Array, "B"]:
     numbers = _per_row(rows, name, value)
     whole = (numbers >= 0) & (numbers < 2**31) & (numbers == np.floor(numbers))
     _refuse(name, numbers, whole, "a whole number from 0 (off) to 2147483647")
-    return jnp.asarray(numbers.astype(np.int32))
+    return jax.device_put(numbers.astype(np.int32))
 
 
 def _refuse(name: str, numbers: np.ndarray, good: np.ndarray, rule: str) -> None:
@@ -124,7 +123,7 @@ def _bias(
         for slot, (token, value) in enumerate((entries or {}).items()):
             _check_bias(row, token, value, vocab_size)
             ids[row, slot], values[row, slot] = token, value
-    return jnp.asarray(ids), jnp.asarray(values)
+    return jax.device_put(ids), jax.device_put(values)
 
 
 def _check_bias(row: int, token: int, value: float, vocab_size: int | None) -> None:
