@@ -40,6 +40,16 @@ def check_function(function: Callable, *args, **kwargs) -> Callable:
 jaxtyping.install_import_hook("jaxspec", f"{__name__}.check_function")
 
 
+WORKERS = 4
+"""Processes of a run of the whole suite at the most: each may take some 4 GB, and compiles what others compile too."""
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """As many as there are cores for the whole suite; none beside this process for files that were named."""
+    whole = config.args == config.getini("testpaths")
+    return min(os.cpu_count() or 1, WORKERS) if whole else 0
+
+
 OPTIMISED = ("model", "qwen", "aot")
 """Marks of tests for which XLA optimises as it does in use."""
 
