@@ -5,6 +5,7 @@ import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -23,13 +24,14 @@ from jaxspec.loading import DTYPES, Loaded, LoadProgress, load_model
 from jaxspec.models import LanguageModel, for_length, language_model
 from jaxspec.run import CALIBRATING, Answer, OnEnd, OnStage, OnText, Row, Run, begin_trace, domains_of
 from jaxspec.sampling import warpers
-from jaxspec.select import Prior, SelectorParams, kinds_of, no_prior, prior_of, weighs
+from jaxspec.select import SelectorParams, kinds_of, no_prior, prior_of, weighs
 from jaxspec.select.clusters import read_clusters
 from jaxspec.select.cost import CostTable
 from jaxspec.sharding import make_mesh
 from jaxspec.sources import Made, Shelf, chosen, config_for, opened, wanted
 from jaxspec.text import compare_vocabularies
 from jaxspec.text.classes import UNKNOWN, token_classes
+from jaxspec.typing import PyTree
 
 PREFERRED = ("feature", "lm", "exit", "medusa")
 """Kinds of trained drafts, best first: where none is named, the first of the target's that pays joins lookup."""
@@ -102,7 +104,8 @@ def load(
         pipeline.clusters = read_clusters(clusters, shelf.fingerprint)
     setup = pipeline.setup(sampled=False, logprobs=False)  # refuses bad names now
     pipeline.prices.given = pricing.given(costs, setup)
-    pipeline.prior = prior_of(select, kinds_of(setup.sources, setup.windows))
+    pipeline.published = shelf.prior(setup.names) if weighs(select) else None
+    pipeline.prior = pipeline.begin(select, setup)
     for line in pipeline.notes():
         pipeline.prices.note(line)
     return pipeline
@@ -144,7 +147,8 @@ class Pipeline:
         self.params = EngineParams(target.params, drafted, ())
         self.pending: Callable[[], object] | None = None  # measures what a call deferred; None: nothing is to be
         self.clusters: jax.Array | None = None  # [C, D] float32, kinds of text; None: they are not told apart
-        self.prior: Prior | None = None  # of a selector that learns; nothing known where None
+        self.prior: PyTree = None  # of a selector that learns; nothing known where None
+        self.published: Path | None = None  # folder of a prior that was made for the target, which goodput begins with
         self.prices = pricing.Prices(None, note or pricing.say)
 
     @functools.cached_property
@@ -169,6 +173,16 @@ class Pipeline:
             mesh=self.mesh,
             clusters=0 if self.clusters is None else len(self.clusters),
         )
+
+    def begin(self, select: str, setup: Setup) -> PyTree:
+        """What a selector knows before its first call, `SelectorParams.prior`; None for nothing.
+
+        Raises:
+            ValueError: a folder in its name, or a published one, that holds no such thing.
+        """
+        if select == "goodput" and self.published is not None:
+            select = f"{select}:{self.published}"
+        return prior_of(select, kinds_of(setup.sources, setup.windows))
 
     def priced(self, setup: Setup, **options: Any) -> tuple[EngineParams, pricing.Priced]:
         """The parameters with what a selector that learns is given; costs are measured where none are known.

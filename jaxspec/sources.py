@@ -17,6 +17,9 @@ from jaxspec.checkpoint import Artifact, attach, fingerprint, open_draft
 from jaxspec.drafts.ngram import load_ngram, read_record, vocabulary_digest
 from jaxspec.models import ModelConfig, for_length, fuse
 from jaxspec.models.heads import KINDS, DraftConfig
+from jaxspec.select.features import VERSION, WIDTH
+from jaxspec.select.trained import PRIOR
+from jaxspec.select.trained import RECORD as TRAINED
 from jaxspec.sharding import replicated
 from jaxspec.text import Tokenizer
 from jaxspec.typing import Params, PyTree
@@ -80,17 +83,22 @@ def check_draft(draft: str) -> None:
             raise missing(asked.kind)
     elif not (asked.folder / RECORD).is_file():
         raise ValueError(f"{draft!r}: {asked.folder} has no {RECORD}; {_make(asked.kind, str(asked.folder))}")
-    elif (found := _kind(_record(asked.folder))) not in (None, asked.kind):
+    elif (found := _kind(_record(asked.folder / RECORD))) not in (None, asked.kind):
         raise ValueError(f"{draft!r}: {asked.folder} holds a draft of kind {found}; give it as {found}:PATH")
 
 
 def shelved(kind: str) -> Iterator[Path]:
     """Folders of artifacts of a kind, of any target."""
+    for file in _files(kind, RECORD):
+        if _kind(_record(file)) == kind:
+            yield file.parent
+
+
+def _files(folder: str, name: str) -> Iterator[Path]:
+    """Files of a name in the folders of a name, of any target."""
     own = os.environ.get("JAXSPEC_ARTIFACTS")
     for shelf in ([Path(own).expanduser()] if own else []) + [SHELF]:
-        for file in sorted(shelf.glob(f"*/{kind}/{RECORD}")):
-            if _kind(_record(file.parent)) == kind:
-                yield file.parent
+        yield from sorted(shelf.glob(f"*/{folder}/{name}"))
 
 
 def missing(kind: str) -> ValueError:
@@ -111,10 +119,10 @@ def _make(kind: str, folder: str) -> str:
     )
 
 
-def _record(folder: Path) -> dict[str, Any]:
-    """What a folder's record says; nothing where it cannot be read, which opening it explains."""
+def _record(file: Path) -> dict[str, Any]:
+    """What a record says; nothing where it cannot be read, which opening it explains."""
     try:
-        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        record = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return record if isinstance(record, dict) else {}
@@ -181,7 +189,7 @@ class Shelf:
     def find(self, kind: str) -> Path | None:
         """The folder of the artifact of this target; None where there is none."""
         for folder in shelved(kind):
-            record = _record(folder)
+            record = _record(folder / RECORD)
             if kind == TABLE and record.get("vocabulary") == vocabulary_digest(self.tokenizer):
                 return folder
             if kind != TABLE and self._fits(record) and record.get("target") == self.fingerprint:
@@ -201,7 +209,16 @@ class Shelf:
     def best(self, kinds: Sequence[str]) -> tuple[str, ...]:
         """The first of the kinds that was made for this target and pays by its card, if any."""
         found = ((kind, self.find(kind)) for kind in kinds)
-        return next(((kind,) for kind, folder in found if folder is not None and pays(_record(folder))), ())
+        return next(((kind,) for kind, folder in found if folder is not None and pays(_record(folder / RECORD))), ())
+
+    def prior(self, names: Sequence[str]) -> Path | None:
+        """The folder of what was learnt beforehand of this target's drafts by sources of these names; None for none."""
+        for file in _files(PRIOR, TRAINED):
+            record = _record(file)
+            known = record.get("kind") == PRIOR and record.get("features") == [VERSION, WIDTH]
+            if known and {*names} & {*record.get("names", ())} - {"none"} and record.get("target") == self.fingerprint:
+                return file.parent
+        return None
 
     def take(self, draft: str, artifact: Artifact | None = None) -> Made:
         """What a name stands for, in memory, with what it shares with the target.
@@ -225,7 +242,7 @@ class Shelf:
         if config.kind == "lm" and self.mesh is None and not config.body.fused:
             body, params = fuse(config.body, params)
             config = dataclasses.replace(config, body=body)
-        return Made(config, self._placed(params), accepts(_record(folder)))
+        return Made(config, self._placed(params), accepts(_record(folder / RECORD)))
 
     def _placed(self, params: PyTree) -> PyTree:
         return params if self.mesh is None else jax.device_put(params, replicated(params, self.mesh))

@@ -3,6 +3,9 @@
 python scripts/replay.py --record prompts.jsonl --draft lookup --draft suffix --draft feature --out records
 python scripts/train_router.py --record records --out my-router              # then --select router:my-router
 python scripts/train_router.py --record records --kind prior --out my-prior  # then --select goodput:my-prior
+
+A prior in checkpoints/NAME/prior (or $JAXSPEC_ARTIFACTS/NAME/prior) whose --target was given is what goodput begins
+with on that target, unasked.
 """
 
 import argparse
@@ -22,6 +25,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     p.add_argument("--record", nargs="+", required=True, metavar="FOLDER", help="of records, or .jsonl of traces")
     p.add_argument("--out", required=True, metavar="DIR", help="gets the weights and a card")
     p.add_argument("--kind", default="mlp", help="mlp, used alone, or prior, of goodput (default: %(default)s)")
+    p.add_argument("--target", metavar="NAME", help="that the records are of: folder, file, hub id")
     p.add_argument("--steps", type=int, default=2000, help="(default: %(default)s)")
     p.add_argument("--hold-out", type=float, default=0.2, metavar="SHARE", help="of the texts (default: %(default)s)")
     p.add_argument("--rate", type=float, default=3e-3, help="of learning (default: %(default)s)")
@@ -37,13 +41,19 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def run(args: argparse.Namespace, command: str) -> None:
     """Train, write, and say how good it is."""
     from jaxspec.bench.compare import read
+    from jaxspec.checkpoint import fingerprint, open_checkpoint
+    from jaxspec.models import ModelConfig
     from jaxspec.training.progress import bar
     from jaxspec.training.router import Options, make_router
 
     options = Options(**{field.name: getattr(args, field.name) for field in dataclasses.fields(Options)})
     texts = [text for folder in args.record for text in read(folder)]
+    target = None
+    if args.target is not None:
+        checkpoint = open_checkpoint(args.target)
+        target = fingerprint(ModelConfig.from_hf(checkpoint.config), checkpoint.tensors)
     with bar("router") as told:
-        own = {"data": args.record, "command": command, "overwrite": args.overwrite}
+        own = {"data": args.record, "command": command, "target": target, "overwrite": args.overwrite}
         trained = make_router(texts, args.out, options, told=told, **own)
     losses = trained.report["log_loss"]
     table = Table(title=f"log-loss on {trained.report['held_out']} of {trained.report['texts']} texts, nats")

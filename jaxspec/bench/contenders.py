@@ -64,9 +64,11 @@ def check_modes(modes: Sequence[str], drafts: Sequence[str]) -> None:
     alone = [f"fixed:{draft}" for draft in drafts]
     for mode in modes:
         head, _, depth = mode.rpartition(":")
-        if mode not in ("rule", *LEARNED, "fixed:none", *alone) and not (head in alone and depth.isdecimal()):
+        fixed = mode in ("fixed:none", *alone) or (head in alone and depth.isdecimal())
+        if not (mode == "rule" or weighs(mode) or fixed):
             raise ValueError(
-                f"mode {mode!r} is unknown; choose among rule, {', '.join(LEARNED)}, fixed:none and fixed:SOURCE:K "
+                f"mode {mode!r} is unknown; choose among rule, {', '.join(LEARNED)}, goodput:FOLDER, router:FOLDER, "
+                "fixed:none and fixed:SOURCE:K "
                 f"with SOURCE among the drafts {', '.join(drafts) or '(none was given)'}"
             )
 
@@ -133,7 +135,8 @@ class Engine:
         self.name, self.setup, self.ask, self.capacity, self.dtype = name, setup, ask, capacity, pipeline.dtype
         self.params, self.price = pipeline.params, None
         if weighs(name):
-            self.params, priced = pipeline.priced(setup, rows=rows, capacity=capacity, prompt_ids=[0] * 32)
+            begun = _with(pipeline, prior=pipeline.begin(name, setup))
+            self.params, priced = begun.priced(setup, rows=rows, capacity=capacity, prompt_ids=[0] * 32)
             self.price = price_of(priced.table, setup)
         self.options = {
             "stop_ids": ask.stop_ids,

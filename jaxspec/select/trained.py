@@ -1,6 +1,7 @@
 """Weights for selectors that scripts/train_router.py has made: a router's network, or a prior for goodput.
 
-    router.json           what it is: kind, names of the sources, version of the features, and a card for people
+    router.json           what it is: kind, names of the sources, version of the features, the target's
+                          fingerprint where it is known, and a card for people
     router.safetensors    arrays by name, one entry a source
 
 A setup takes what was trained for its sources by their names; sources that were not trained keep the naive weights.
@@ -124,8 +125,14 @@ def _nested(value: Any) -> bool:
     return isinstance(value, Model)
 
 
-def write_trained(folder: Path, weights: Net | Prior, kinds: Kinds, card: Mapping[str, Any]) -> None:
-    """Write an artifact's two files; what the arrays are named and the record says is what `read_trained` wants."""
+def write_trained(
+    folder: Path, weights: Net | Prior, kinds: Kinds, card: Mapping[str, Any], target: str | None = None
+) -> None:
+    """Write an artifact's two files; what the arrays are named and the record says is what `read_trained` wants.
+
+    Args:
+        target: fingerprint of the weights whose texts it was trained on.
+    """
     arrays = {name: np.asarray(leaf, np.float32) for name, leaf in named(weights).items()}
     content = safetensors.numpy.save(arrays)
     (folder / ARRAYS).write_bytes(content)
@@ -136,6 +143,7 @@ def write_trained(folder: Path, weights: Net | Prior, kinds: Kinds, card: Mappin
         "passes": list(kinds.passes),
         "features": [VERSION, WIDTH],
         "sha256": hashlib.sha256(content).hexdigest(),
+        "target": target,
         "card": dict(card),
     }
     (folder / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

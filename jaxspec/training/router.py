@@ -209,6 +209,7 @@ def make_router(
     *,
     data: Sequence[str],
     command: str,
+    target: str | None = None,
     overwrite: bool = False,
     told: Told | None = None,
 ) -> Trained:
@@ -216,6 +217,8 @@ def make_router(
 
     Args:
         data, command: what the texts are, and how this was asked for; for the card.
+        target: fingerprint of the weights that the texts are of (`jaxspec.checkpoint.fingerprint`); a prior of kind
+            PRIOR in checkpoints/NAME/prior is what goodput begins with on this target, unasked.
 
     Raises:
         ValueError: as `train_router`; a folder that is taken, a full disk.
@@ -223,7 +226,7 @@ def make_router(
     with new_folder(Path(out), overwrite=overwrite, marker=RECORD) as folder:
         trained = train_router(texts, options, told=told)
         card = {"options": dataclasses.asdict(options), "data": list(data), "command": command, **trained.report}
-        write_trained(folder, trained.weights, trained.kinds, card)
+        write_trained(folder, trained.weights, trained.kinds, card, target)
         (folder / CARD).write_text(render(trained, card), encoding="utf-8")
     return trained
 

@@ -5,10 +5,13 @@ import json
 import pytest
 
 from jaxspec.bench.record import save
+from jaxspec.checkpoint import fingerprint
+from jaxspec.pipeline import load_model
 from jaxspec.select.trained import RECORD
 from scripts import replay
 from scripts import train_router as script
 from tests.bench.made import made
+from tests.scripts.tiny import TARGET
 
 QUICK = ["--steps", "30", "--hold-out", "0.4", "--rate", "0.01", "--seed", "3"]
 
@@ -26,12 +29,15 @@ def records(tmp_path_factory):
 @pytest.mark.parametrize(("kind", "name"), [("mlp", "router"), ("prior", "goodput")])
 def test_it_trains_what_a_replay_plays(records, tmp_path, capsys, kind, name):
     out = str(tmp_path / "out")
-    more = ["--kind", kind, "--draft-step", "0.3", "--strength", "7"]
+    more = ["--kind", kind, "--draft-step", "0.3", "--strength", "7", *(TARGET if kind == "prior" else [])]
     assert script.main(["--record", *records, "--out", out, *QUICK, *more]) == 0
     said = capsys.readouterr().out
     assert "log-loss on 2 of 6 texts" in said
     assert "base rate" in said
-    card = json.loads((tmp_path / "out" / RECORD).read_text())["card"]
+    record = json.loads((tmp_path / "out" / RECORD).read_text())
+    target = load_model(TARGET[1])
+    assert record["target"] == (fingerprint(target.model.config, target.params) if kind == "prior" else None)
+    card = record["card"]
     assert card["options"] == {
         "kind": kind, "steps": 30, "hold_out": 0.4, "rate": 0.01, "draft_step": 0.3, "strength": 7.0, "seed": 3,
     }  # fmt: skip
@@ -50,6 +56,7 @@ def test_it_trains_what_a_replay_plays(records, tmp_path, capsys, kind, name):
         (["--kind", "forest"], "kind is 'forest'; choose mlp or prior"),
         (["--steps", "0"], "give 1 or more"),
         (["--record", "/nowhere.jsonl"], "cannot read the traces"),
+        (["--target", "/no/such/model"], "/no/such/model"),
     ],
 )
 def test_bad_input_is_one_sentence(records, tmp_path, capsys, options, said):
