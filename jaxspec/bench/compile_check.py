@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import math
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -27,6 +28,8 @@ from jaxspec.typing import PyTree
 
 ROUNDS = 8
 CACHE = "jax_enable_compilation_cache"
+FULL = "RESOURCE_EXHAUSTED"
+"""In what XLA says of a program that is larger than a chip."""
 
 _LLAMA3 = {
     "model_type": "llama",
@@ -96,7 +99,8 @@ def check(plan: Plan, *, dump: Path | None = None) -> dict[str, Any]:
         dump: folder to keep the compiler's own files in.
 
     Raises:
-        ValueError: an unknown topology, preset or source, a mesh that does not fit, a compiler that is not installed.
+        ValueError: an unknown topology, preset or source, a mesh that does not fit, a compiler that is not installed;
+            a program that the chip's memory does not hold.
     """
     engine = build(plan)
     began = time.perf_counter()
@@ -105,7 +109,12 @@ def check(plan: Plan, *, dump: Path | None = None) -> dict[str, Any]:
     traced = time.perf_counter()
     with _compiling(dump) as folder:
         options: dict[str, Any] = {"xla_dump_to": str(folder), "xla_dump_hlo_as_text": True}
-        compiled = lowered.compile(compiler_options=options)
+        try:
+            compiled = lowered.compile(compiler_options=options)
+        except jax.errors.JaxRuntimeError as error:
+            if FULL not in str(error):
+                raise
+            raise ValueError(_no_room(engine, str(error))) from None
         seconds = {"trace": traced - began, "compile": time.perf_counter() - traced}
         buffers = hlo.parse_buffers(_dumped(folder, "*buffer-assignment.txt"))
     analysis, text = compiled.memory_analysis(), compiled.as_text()
@@ -142,6 +151,21 @@ def report(
         "rounds": findings.rounds(engine.setup, engine.configs, engine.params, engine.state, engine.chip),
     }
     return found | {"violations": findings.violations(found)}
+
+
+def _no_room(engine: Engine, said: str) -> str:
+    """Why a program does not fit, in one sentence with what lies on a device before anything is computed."""
+    held = {"the target": engine.params.target, "drafts": engine.params.drafts, "caches and counters": engine.state}
+    sizes = ", ".join(f"{name} {_bytes_on_a_device(tree) / 1e9:.1f}" for name, tree in held.items())
+    return (
+        f"the program does not fit a {engine.chip.name}, whose compiler says {said.strip().splitlines()[0]!r}; on each "
+        f"device lie, in GB: {sizes}; give fewer rows, a shorter context, a smaller draft or more devices"
+    )
+
+
+def _bytes_on_a_device(shapes: PyTree) -> int:
+    leaves = jax.tree.leaves(shapes)
+    return sum(math.prod(s.sharding.shard_shape(s.shape)) * s.dtype.itemsize for s in leaves)
 
 
 def build(plan: Plan) -> Engine:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import types
 
 import jax
 import jax.numpy as jnp
@@ -177,6 +178,32 @@ def test_an_unknown_topology_or_model_is_refused_in_one_sentence():
         compile_check.build(Plan("v9z:2x2", "llama-3-8b"))
     with pytest.raises(ValueError, match=r"'no-such' is no preset and no readable config.json .*smollm2-135m"):
         compile_check.read_config("no-such")
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_program_that_does_not_fit_is_one_sentence_with_what_lies_on_a_device(monkeypatch, full):
+    said = f"{'RESOURCE_EXHAUSTED' if full else 'INTERNAL'}: Ran out of memory (16.22G).\n\nProgram: 9G"
+
+    class Lowered:
+        def compile(self, **_):
+            raise jax.errors.JaxRuntimeError(said)
+
+    plan = Plan("v5e:2x2", "smollm2-135m", ("lookup", "lm:smollm2-135m"), rows=4, context=1024, mesh="model=2,data=2")
+    monkeypatch.setattr(chips, "devices", lambda *_: (chips.CHIPS["v5e"], jax.devices()[:4]))
+    monkeypatch.setattr(compile_check.decode, "loop", types.SimpleNamespace(lower=lambda *_: Lowered()))
+    if not full:
+        with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
+            compile_check.check(plan)
+        return
+    engine = compile_check.build(plan)
+    placed = jax.tree.map(lambda s: jax.device_put(jnp.zeros(s.shape, s.dtype), s.sharding), engine.params.target)
+    first = sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(placed))
+    whole = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(engine.params.drafts))
+    message = rf"does not fit a TPU v5e, .*Ran out of memory \(16.22G\)\.'; .*in GB: the target {first / 1e9:.1f}, "
+    with pytest.raises(ValueError, match=message + rf"drafts {whole / 1e9:.1f}, caches and counters 0\.") as raised:
+        compile_check.check(plan)
+    assert "\n" not in str(raised.value)
+    assert first < 0.6 * whole
 
 
 def test_presets_are_the_models_they_name():
