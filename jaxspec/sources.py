@@ -216,7 +216,9 @@ class Shelf:
         for file in _files(PRIOR, TRAINED):
             record = _record(file)
             known = record.get("kind") == PRIOR and record.get("features") == [VERSION, WIDTH]
-            if known and {*names} & {*record.get("names", ())} - {"none"} and record.get("target") == self.fingerprint:
+            known = known and bool({*names} & {*record.get("names", ())} - {"none"})
+            fits = record.get("sizes") == [self.config.hidden_size, self.config.vocab_size]
+            if known and fits and record.get("target") == self.fingerprint:
                 return file.parent
         return None
 

@@ -6,16 +6,12 @@ python scripts/build_ngram.py --corpus text.txt --out ngram --validate held_out.
 
 import argparse
 import sys
-from collections.abc import Mapping
 
-from jaxspec.checkpoint import open_checkpoint
 from jaxspec.console import attempt, command_of
-from jaxspec.drafts.ngram import NAME as TABLE
-from jaxspec.pipeline import DTYPES, load_model
-from jaxspec.text import Tokenizer, from_folder, from_gguf
+from jaxspec.pipeline import DTYPES
 from jaxspec.training import bar
-from jaxspec.training.ngram import Judge, build_ngram
-from jaxspec.training.validate import Validator, read_held
+from jaxspec.training.ngram import build_ngram
+from jaxspec.training.validate import reader
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -33,14 +29,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     p.add_argument("--budget-mb", type=float, default=8.0, metavar="MB", help="of the table (default: %(default)s)")
     p.add_argument("--min-count", type=int, default=2, metavar="N", help="rarer ones are left out (default: 2)")
     p.add_argument("--min-probability", type=float, default=0.25, metavar="P", help="of the last token (default: 0.25)")
-    p.add_argument(
-        "--orders",
-        type=int,
-        nargs=2,
-        default=(2, 5),
-        metavar=("FROM", "TO"),
-        help="tokens of a sequence, the drafted one included (default: 2 5)",
-    )
+    orders = {"default": (2, 5), "metavar": ("FROM", "TO"), "help": "tokens of a sequence, the drafted one included"}
+    p.add_argument("--orders", type=int, nargs=2, **orders)
     p.add_argument("--data-note", metavar="TEXT", help="the data and its licences, for the card")
     p.add_argument("--validate", metavar="FILE", help="held-out prompts, decoded with the table by the engine")
     p.add_argument("--per-category", type=int, default=2, metavar="N", help="held-out prompts of each (default: 2)")
@@ -51,24 +41,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return p.parse_args(arguments)
 
 
-def reader(args: argparse.Namespace) -> tuple[Tokenizer, Judge | None]:
-    """The target's tokenizer, and what decodes held-out prompts with a table where that is asked for.
-
-    None of the target's weights are read unless it is.
-    """
-    if args.validate is not None:
-        sizes = {"max_new_tokens": args.validate_tokens}
-        target = load_model(args.target, dtype=args.dtype)
-        held = read_held(args.validate, target, per_category=args.per_category, **sizes)
-        return target.tokenizer, Validator(target, TABLE, held, lookahead=args.lookahead, **sizes)
-    where = open_checkpoint(args.target).tokenizer
-    return from_gguf(where) if isinstance(where, Mapping) else from_folder(where), None
-
-
 def run(args: argparse.Namespace, command: str) -> None:
     """Build, and say what came of it."""
     options = {name: getattr(args, name) for name in ("budget_mb", "min_count", "min_probability", "overwrite")}
-    tokenizer, judge = reader(args)
+    sizes = {"per_category": args.per_category, "max_new_tokens": args.validate_tokens, "lookahead": args.lookahead}
+    tokenizer, judge = reader(args.target, args.validate, dtype=args.dtype, **sizes)
     with bar("n-grams") as told:
         record = build_ngram(
             args.corpus,

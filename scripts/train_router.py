@@ -33,6 +33,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--draft-step", type=float, default=0.1, metavar="C", help="plain steps of a draft (default: %(default)s)"
     )
     p.add_argument("--strength", type=float, default=30.0, metavar="N", help="rounds a prior counts for (default: 30)")
+    p.add_argument("--data-note", metavar="TEXT", help="the data and its licences, for the card")
     p.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
     p.add_argument("--overwrite", action="store_true", help="replace DIR if it is a router")
     return p.parse_args(arguments)
@@ -43,6 +44,7 @@ def run(args: argparse.Namespace, command: str) -> None:
     from jaxspec.bench.compare import read
     from jaxspec.checkpoint import fingerprint, open_checkpoint
     from jaxspec.models import ModelConfig
+    from jaxspec.select.trained import Target
     from jaxspec.training.progress import bar
     from jaxspec.training.router import Options, make_router
 
@@ -51,10 +53,11 @@ def run(args: argparse.Namespace, command: str) -> None:
     target = None
     if args.target is not None:
         checkpoint = open_checkpoint(args.target)
-        target = fingerprint(ModelConfig.from_hf(checkpoint.config), checkpoint.tensors)
+        config = ModelConfig.from_hf(checkpoint.config)
+        target = Target(fingerprint(config, checkpoint.tensors), config.hidden_size, config.vocab_size)
     with bar("router") as told:
-        own = {"data": args.record, "command": command, "target": target, "overwrite": args.overwrite}
-        trained = make_router(texts, args.out, options, told=told, **own)
+        own = {"data": args.record, "command": command, "target": target, "note": args.data_note}
+        trained = make_router(texts, args.out, options, told=told, overwrite=args.overwrite, **own)
     losses = trained.report["log_loss"]
     table = Table(title=f"log-loss on {trained.report['held_out']} of {trained.report['texts']} texts, nats")
     for name in ("", *losses["trained"]):

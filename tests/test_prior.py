@@ -12,14 +12,15 @@ from jaxspec.checkpoint import fingerprint
 from jaxspec.pipeline import load, load_model
 from jaxspec.select import kinds_of, no_prior
 from jaxspec.select.features import VERSION, WIDTH
-from jaxspec.select.trained import RECORD, write_trained
+from jaxspec.select.trained import RECORD, Target, write_trained
 from tests.test_sources import OTHER, TINY
 
 
 @pytest.fixture(scope="module")
 def weights():
     target = load_model(TINY)
-    return fingerprint(target.model.config, target.params)
+    config = target.model.config
+    return Target(fingerprint(config, target.params), config.hidden_size, config.vocab_size)
 
 
 @pytest.fixture
@@ -65,7 +66,9 @@ def test_sources_that_it_does_not_know_begin_naive(publish):
     assert not np.allclose(found.takes.weights[2], prior.takes.weights[1])
 
 
-@pytest.mark.parametrize("changed", [{"features": [VERSION + 1, WIDTH]}, {"kind": "mlp"}, {"target": None}])
+@pytest.mark.parametrize(
+    "changed", [{"features": [VERSION + 1, WIDTH]}, {"kind": "mlp"}, {"target": "0" * 64}, {"sizes": [64, 64]}]
+)
 def test_what_is_no_prior_of_the_target_is_passed_over(publish, tmp_path, changed):
     publish()
     file = tmp_path / "x" / "prior" / RECORD

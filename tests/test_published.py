@@ -13,7 +13,8 @@ from tests.test_smollm2 import PROMPTS, by_data
 
 SHELF = Path(__file__).parent.parent / "checkpoints" / "smollm2-135m-instruct"
 TRAINED = sorted(folder.name for folder in SHELF.iterdir() if (folder / "model.safetensors").exists())
-EVERY = sorted(folder.name for folder in SHELF.iterdir() if folder.is_dir())
+EVERY = sorted(folder.name for folder in SHELF.iterdir() if (folder / "draft.json").exists())
+FOLDERS = sorted(folder.name for folder in SHELF.iterdir() if folder.is_dir())
 LIMIT = 48 << 20
 NEW = 64
 
@@ -38,7 +39,7 @@ def lacks(card: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("kind", EVERY)
+@pytest.mark.parametrize("kind", FOLDERS)
 def test_a_card_says_command_and_data_and_no_path_of_a_machine(kind):
     assert lacks((SHELF / kind / "README.md").read_text(encoding="utf-8")) == []
     assert lacks("python scripts/train_draft.py --out /home/me/draft") != []
@@ -83,6 +84,7 @@ def answers(pipeline, setup, source: int, *, lookahead: int) -> tuple[list[list[
 def test_the_target_is_theirs(pipeline):
     weights = fingerprint(pipeline.target.model.config, pipeline.target.params)
     assert {open_draft(SHELF / kind).target for kind in TRAINED} == {weights}
+    assert load(pipeline.target.name, costs="guess").published == SHELF / "prior"
 
 
 @pytest.mark.model

@@ -5,6 +5,7 @@ tokens/s over plain's     1.5     1.3     1.0     1.0     never below what plain
 drafts a row and round    3.9     2.1     0.4     0.0     fall: a window's tokens are no longer free
 """
 
+import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -42,9 +43,9 @@ def by_rows(
     """For each number of rows: tokens a second of plain decoding and of every mode, and what was drafted.
 
     Each batch runs `rounds` rounds of every side, in which no row ends: what a server's full batch gives, and not how
-    long the slowest row keeps the others' places empty. The prompts are dealt to the rows in turn; all sides run one
-    after the other, `repeats` times after one that warms up and in which a learning selector learns; figures are
-    medians.
+    long the slowest row keeps the others' places empty. Few rows answer the prompts that many answer, batch after
+    batch, so that figures differ by the rows alone. All sides run one after the other, `repeats` times after a batch
+    that warms up and in which a learning selector learns; figures are medians.
 
     Args:
         made: setups by mode, as of `jaxspec.bench.contenders.setups`.
@@ -57,39 +58,55 @@ def by_rows(
     if rounds < 1 or repeats < 1:
         raise ValueError(f"rounds are {rounds} and repeats {repeats}; both must be 1 or more")
     most, capacity = room(made, prompts, rounds)
-    found = []
+    found, chosen = [], spread(prompts, max(rows))
     for done, count in enumerate(rows):
-        batch, sides = dealt(prompts, count), []
+        batches, sides = dealt(chosen, count), []
         for name, setup in made.items():
             if told is not None:
                 told(f"{count} rows: {name}", done, len(rows))
             side = Engine(pipeline, name, setup, Ask((), temperature, seed), rows=count, capacity=capacity)
-            side.answer(batch, most, rounds=rounds)
+            side.answer(batches[0], most, rounds=rounds)
             sides.append(side)
-        answers: dict[str, list[Decoded]] = {side.name: [] for side in sides}
-        for repeat in range(repeats):
+        answers: dict[str, list[list[Decoded]]] = {side.name: [[] for _ in range(repeats)] for side in sides}
+        for repeat, (number, batch) in itertools.product(range(repeats), enumerate(batches)):
             for turn in range(len(sides)):
-                side = sides[(repeat + turn) % len(sides)]
-                answers[side.name].append(side.answer(batch, most, rounds=rounds))
+                side = sides[(repeat + number + turn) % len(sides)]
+                answers[side.name][repeat].append(side.answer(batch, most, rounds=rounds))
         found.append({"rows": count, "contenders": _summary(answers)})
     return found
 
 
-def dealt(prompts: Sequence[Sequence[int]], rows: int) -> list[list[int]]:
-    """One prompt a row, as far apart in the list as they can be, so that few rows have many categories too.
+def spread(prompts: Sequence[Sequence[int]], count: int) -> list[list[int]]:
+    """So many of the prompts, as far apart in the list as they can be, so that few have many categories too.
 
-    5 prompts:   3 rows   0 1 3        7 rows   0 1 2 3 4 0 1
+    3 of 5:   0 1 3
     """
-    if rows >= len(prompts):
-        return [list(prompts[row % len(prompts)]) for row in range(rows)]
-    return [list(prompts[row * len(prompts) // rows]) for row in range(rows)]
+    count = min(count, len(prompts))
+    return [list(prompts[number * len(prompts) // count]) for number in range(count)]
 
 
-def _summary(answers: dict[str, list[Decoded]]) -> dict[str, dict[str, float]]:
-    """By contender: tokens a second, over plain's of the same repeat, drafts and tokens a row and round."""
-    speeds = {name: [sum(map(len, one.tokens)) / one.decode_seconds for one in each] for name, each in answers.items()}
+def dealt(prompts: Sequence[Sequence[int]], rows: int) -> list[list[list[int]]]:
+    """Batches of one prompt a row that have every prompt, neighbours in different ones; the first ones fill them up.
+
+    5 prompts:   3 rows   0 2 4, 1 3 0        7 rows   0 1 2 3 4 0 1
+    """
+    number = -(-len(prompts) // rows)
+    filled = (
+        itertools.islice(itertools.chain(prompts[b::number], itertools.cycle(prompts)), rows) for b in range(number)
+    )
+    return [[list(prompt) for prompt in batch] for batch in filled]
+
+
+def _summary(answers: dict[str, list[list[Decoded]]]) -> dict[str, dict[str, float]]:
+    """By contender: tokens a second, over plain's of the same repeat, drafts and tokens a row and round.
+
+    Args:
+        answers: by contender, to the batches of every repeat.
+    """
+    speeds = {name: [_speed(batches) for batches in each] for name, each in answers.items()}
     found = {}
-    for name, each in answers.items():
+    for name, repeats in answers.items():
+        each = list(itertools.chain.from_iterable(repeats))
         rounds, proposed, accepted = (
             0 if name == PLAIN else sum(int(getattr(one.counters, field).sum()) for one in each)
             for field in ("rounds", "proposed", "accepted")
@@ -105,4 +122,9 @@ def _summary(answers: dict[str, list[Decoded]]) -> dict[str, dict[str, float]]:
     return found
 
 
-__all__ = ["ROUNDS", "by_rows", "dealt", "room"]
+def _speed(batches: Sequence[Decoded]) -> float:
+    """Tokens a second of batches one after the other."""
+    return sum(len(row) for one in batches for row in one.tokens) / sum(one.decode_seconds for one in batches)
+
+
+__all__ = ["ROUNDS", "by_rows", "dealt", "room", "spread"]

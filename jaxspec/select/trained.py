@@ -1,7 +1,7 @@
 """Weights for selectors that scripts/train_router.py has made: a router's network, or a prior for goodput.
 
     router.json           what it is: kind, names of the sources, version of the features, the target's
-                          fingerprint where it is known, and a card for people
+                          fingerprint and sizes where it is known, and a card for people
     router.safetensors    arrays by name, one entry a source
 
 A setup takes what was trained for its sources by their names; sources that were not trained keep the naive weights.
@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,14 @@ RECORD, ARRAYS, FORMAT = "router.json", "router.safetensors", 1
 MLP, PRIOR = "mlp", "prior"
 KINDS = {"router": MLP, "goodput": PRIOR}
 """What each selector takes."""
+
+
+class Target(NamedTuple):
+    """The model whose texts something was trained on."""
+
+    weights: str  # fingerprint
+    hidden_size: int
+    vocab_size: int
 
 
 def read_trained(folder: str | Path, selector: str, kinds: Kinds) -> Net | Prior:
@@ -126,12 +134,12 @@ def _nested(value: Any) -> bool:
 
 
 def write_trained(
-    folder: Path, weights: Net | Prior, kinds: Kinds, card: Mapping[str, Any], target: str | None = None
+    folder: Path, weights: Net | Prior, kinds: Kinds, card: Mapping[str, Any], target: Target | None = None
 ) -> None:
     """Write an artifact's two files; what the arrays are named and the record says is what `read_trained` wants.
 
     Args:
-        target: fingerprint of the weights whose texts it was trained on.
+        target: whose texts it was trained on, where that is known.
     """
     arrays = {name: np.asarray(leaf, np.float32) for name, leaf in named(weights).items()}
     content = safetensors.numpy.save(arrays)
@@ -143,10 +151,11 @@ def write_trained(
         "passes": list(kinds.passes),
         "features": [VERSION, WIDTH],
         "sha256": hashlib.sha256(content).hexdigest(),
-        "target": target,
+        "target": None if target is None else target.weights,
+        "sizes": None if target is None else [target.hidden_size, target.vocab_size],
         "card": dict(card),
     }
     (folder / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
-__all__ = ["KINDS", "MLP", "PRIOR", "RECORD", "named", "read_record", "read_trained", "write_trained"]
+__all__ = ["KINDS", "MLP", "PRIOR", "RECORD", "Target", "named", "read_record", "read_trained", "write_trained"]

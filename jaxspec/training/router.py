@@ -16,7 +16,7 @@ from jaxspec.select.goodput import Prior
 from jaxspec.select.kinds import Kinds
 from jaxspec.select.logistic import Model
 from jaxspec.select.router import Net, log_odds, naive_net
-from jaxspec.select.trained import MLP, PRIOR, RECORD, write_trained
+from jaxspec.select.trained import MLP, PRIOR, RECORD, Target, write_trained
 from jaxspec.training.card import CARD
 from jaxspec.training.fit import Recipe, fit
 from jaxspec.training.router_data import (
@@ -209,7 +209,8 @@ def make_router(
     *,
     data: Sequence[str],
     command: str,
-    target: str | None = None,
+    target: Target | None = None,
+    note: str | None = None,
     overwrite: bool = False,
     told: Told | None = None,
 ) -> Trained:
@@ -217,8 +218,9 @@ def make_router(
 
     Args:
         data, command: what the texts are, and how this was asked for; for the card.
-        target: fingerprint of the weights that the texts are of (`jaxspec.checkpoint.fingerprint`); a prior of kind
-            PRIOR in checkpoints/NAME/prior is what goodput begins with on this target, unasked.
+        target: whose texts these are; a prior in checkpoints/NAME/prior is what goodput begins with on this target,
+            unasked.
+        note: the data and its licences, for the card.
 
     Raises:
         ValueError: as `train_router`; a folder that is taken, a full disk.
@@ -226,6 +228,7 @@ def make_router(
     with new_folder(Path(out), overwrite=overwrite, marker=RECORD) as folder:
         trained = train_router(texts, options, told=told)
         card = {"options": dataclasses.asdict(options), "data": list(data), "command": command, **trained.report}
+        card |= {"note": note, "target": None if target is None else target.weights}
         write_trained(folder, trained.weights, trained.kinds, card, target)
         (folder / CARD).write_text(render(trained, card), encoding="utf-8")
     return trained
@@ -238,7 +241,13 @@ def render(trained: Trained, card: Mapping[str, Any]) -> str:
     names = list(losses["trained"])
     lines = [f"# {what}", "", f"For sources {', '.join(trained.kinds.names[1:])}.", ""]
     lines += ["```bash", card["command"], "```", ""]
-    lines += [f"Records: {', '.join(card['data'])}; {card['places']:,} places of {card['texts']} texts.", ""]
+    records = f"Records {', '.join(card['data'])}, {card['texts']} texts"
+    facts = {
+        "data": f"{card.get('note') or 'Licences: not given.'} {records}",
+        "tokens of the corpus": f"{card['places']:,}",
+        "target weights (SHA-256)": card.get("target") or "not known",
+    }
+    lines += ["| | |", "|---|---|", *(f"| {name} | {fact} |" for name, fact in facts.items()), ""]
     lines += [f"Log-loss of whether a draft is taken, nats, on {card['held_out']} texts held out:", ""]
     lines += [f"| | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
     for kind, by in losses.items():

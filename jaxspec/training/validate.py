@@ -1,17 +1,19 @@
 """A draft in the real engine, on prompts that training never saw: what is accepted, by depth and by category."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxspec import decode
+from jaxspec.checkpoint import open_checkpoint
 from jaxspec.contracts import EngineParams, Setup
+from jaxspec.drafts.ngram import NAME as TABLE
 from jaxspec.models.heads import DraftConfig
-from jaxspec.pipeline import Loaded
+from jaxspec.pipeline import Loaded, load_model
 from jaxspec.telemetry import Counters
-from jaxspec.text import read_cases
+from jaxspec.text import Tokenizer, from_folder, from_gguf, read_cases
 from jaxspec.training.corpus import answer
 from jaxspec.typing import Params
 
@@ -145,3 +147,21 @@ def _sums(found: Sequence[tuple[str, Counters, int]]) -> dict[str, Any]:
         "mean_accepted_tokens": round(emitted / max(rounds, 1), 3),
         "acceptance": np.round(accepted / np.maximum(proposed, 1), 4).tolist(),
     }
+
+
+def reader(
+    target: str, prompts: str | Path | None, *, per_category: int, max_new_tokens: int, lookahead: int, dtype: str
+) -> tuple[Tokenizer, Validator | None]:
+    """The tokenizer of a target, and what decodes held-out prompts with a table of n-grams, where prompts are given.
+
+    None of the target's weights are read unless they are.
+
+    Raises:
+        ValueError: what `read_held` and `Validator` refuse.
+    """
+    if prompts is None:
+        where = open_checkpoint(target).tokenizer
+        return from_gguf(where) if isinstance(where, Mapping) else from_folder(where), None
+    loaded = load_model(target, dtype=dtype)
+    held = read_held(prompts, loaded, per_category=per_category, max_new_tokens=max_new_tokens)
+    return loaded.tokenizer, Validator(loaded, TABLE, held, lookahead=lookahead, max_new_tokens=max_new_tokens)

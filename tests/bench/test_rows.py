@@ -11,7 +11,7 @@ from rich.console import Console
 from jaxspec.bench import page, show
 from jaxspec.bench import rows as many
 from jaxspec.bench.contenders import Engine, setups
-from jaxspec.bench.rows import by_rows, dealt
+from jaxspec.bench.rows import by_rows, dealt, spread
 from jaxspec.bench.run import Options, bench
 from jaxspec.pipeline import load
 from jaxspec.telemetry import Counters
@@ -82,10 +82,33 @@ def test_a_table_and_a_page_show_what_was_measured(measured):
 
 def test_prompts_are_dealt_as_far_apart_as_they_can_be():
     prompts = [[n] for n in range(5)]
-    assert dealt(prompts, 3) == [[0], [1], [3]]
-    assert dealt(prompts, 7) == [[0], [1], [2], [3], [4], [0], [1]]
-    for rows in range(1, 12):
-        assert len(dealt(prompts, rows)) == rows
+    assert spread(prompts, 3) == [[0], [1], [3]]
+    assert spread(prompts, 9) == prompts
+
+
+@pytest.mark.parametrize("rows", range(1, 12))
+def test_however_many_rows_there_are_every_prompt_is_answered(rows):
+    prompts = [[n] for n in range(5)]
+    batches = dealt(prompts, rows)
+    assert all(len(batch) == rows for batch in batches)
+    assert len(batches) == -(-5 // rows)
+    assert {prompt[0] for batch in batches for prompt in batch} == {0, 1, 2, 3, 4}
+    if rows == 3:
+        assert batches == [[[0], [2], [4]], [[1], [3], [0]]]
+
+
+def test_few_rows_answer_what_many_answer(pipeline, monkeypatch):
+    asked = []
+
+    def kept(engine, batch, *args, real=Engine.answer, **options):
+        asked.append((len(batch), engine.name, [prompt[0] for prompt in batch]))
+        return real(engine, batch, *args, **options)
+
+    monkeypatch.setattr(Engine, "answer", kept)
+    by_rows(pipeline, setups(pipeline, ["fixed:lookup:2"], sampled=False), PROMPTS, (1, 2), rounds=2)
+    for rows, batches in ((1, [[1], [2]]), (2, [[1, 2]])):
+        for name in ("plain", "fixed:lookup:2"):
+            assert [batch for n, who, batch in asked if (n, who) == (rows, name)] == [batches[0], *batches]
 
 
 def test_ratios_are_of_the_same_repeat():
@@ -93,7 +116,7 @@ def test_ratios_are_of_the_same_repeat():
     slow = itertools.cycle([1.0, 2.0])
     counts = Counters(*(jnp.asarray(n) for n in (8, 0, 4, 2, 0, 0)))
     answers = {
-        name: [many.Decoded([[0] * tokens], 9.0, seconds * next(slow), 8, counts) for _ in range(2)]
+        name: [[many.Decoded([[0] * tokens], 9.0, seconds * next(slow), 8, counts)] for _ in range(2)]
         for name, seconds, tokens in (("plain", 1.0, 10), ("mode", 0.8, 16))
     }
     found = many._summary(answers)
