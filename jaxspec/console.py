@@ -17,10 +17,10 @@ from rich.table import Table
 
 from jaxspec import decode, telemetry
 from jaxspec.files import check_place, write_beside
-from jaxspec.pipeline import PREFERRED, Pipeline, load
+from jaxspec.pipeline import Pipeline, load
 from jaxspec.run import CALIBRATING, DECODING, ENDING, PREPARING, Answer
 from jaxspec.sampling import warpers
-from jaxspec.sources import check_draft
+from jaxspec.sources import PREFERRED, check_draft
 from jaxspec.text import UNSORTED, Tokenizer, decode_utf8, read_cases, read_prompts
 
 SAMPLING = (

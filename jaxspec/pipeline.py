@@ -21,20 +21,16 @@ from jaxspec.decode.config import LEARNED
 from jaxspec.decode.request import needed_capacity
 from jaxspec.drafts.ngram import ngram
 from jaxspec.loading import DTYPES, Loaded, LoadProgress, load_model
-from jaxspec.models import LanguageModel, for_length, language_model
 from jaxspec.run import CALIBRATING, Answer, OnEnd, OnStage, OnText, Row, Run, begin_trace, domains_of
 from jaxspec.sampling import warpers
 from jaxspec.select import SelectorParams, kinds_of, no_prior, prior_of, weighs
 from jaxspec.select.clusters import read_clusters
 from jaxspec.select.cost import CostTable
 from jaxspec.sharding import make_mesh
-from jaxspec.sources import Made, Shelf, chosen, config_for, opened, wanted
+from jaxspec.sources import Made, Shelf, config_for, few_heads, model_for, opened, wanted
 from jaxspec.text import compare_vocabularies
-from jaxspec.text.classes import UNKNOWN, token_classes
+from jaxspec.text.classes import token_classes
 from jaxspec.typing import PyTree
-
-PREFERRED = ("feature", "lm", "exit", "medusa")
-"""Kinds of trained drafts, best first: where none is named, the first of the target's that pays joins lookup."""
 
 TEXT = "What a round costs does not depend on what is said, so any text serves. "
 
@@ -62,9 +58,10 @@ def load(
         drafts: "lookup", "suffix", "jacobi[:W:N:G]", "exit:LAYERS", "lm:MODEL"; trained for this target: "ngram",
             "medusa", "feature", "exit" and "lm", or any of these with the folder, "feature:PATH". Empty for plain
             decoding. Where None, "lookup" and the one that `select` names; with a selector that weighs costs also
-            "suffix" and, of what was made for the target, "ngram" and the first of `PREFERRED`; with others the first
-            of these that pays by its card (`jaxspec.sources.pays`), if any.
+            "suffix" and, of what was made for the target, "ngram" and the first of "feature", "lm", "exit" and
+            "medusa"; with others the first of these that pays by its card (`jaxspec.sources.pays`), if any.
         select: "rule", "fixed:SOURCE:K", or one that weighs costs and learns: `jaxspec.decode.config.LEARNED`.
+            "goodput" begins with a prior that was made for the target, if any, "goodput:FOLDER" with that one.
         lookahead: drafts a round at the most.
         verify: "greedy", "coupled" or "rejection"; where None, greedy at temperature 0 and coupled above.
         dtype: of weights and caches: "float32", "bfloat16" or "float16". In the last two, logits that are as good as
@@ -91,11 +88,7 @@ def load(
         devices = None  # one device is no mesh
     main = load_model(target, dtype=dtype, mesh=devices, split=True, progress=progress)
     shelf = Shelf(main.model.config, main.params, main.tokenizer, dtype=DTYPES[dtype], mesh=devices)
-    if drafts is None:
-        weighed = ("suffix", *shelf.first(("ngram",)), *shelf.first(PREFERRED))
-        more = weighed if weighs(select) else shelf.best(PREFERRED)
-        drafts = tuple(dict.fromkeys(("lookup", *more, *chosen([select], PREFERRED))))
-    names = tuple(drafts)
+    names = shelf.usual(select) if drafts is None else tuple(drafts)
     made = {draft: shelf.take(draft, artifacts.get(draft)) for draft in names if wanted(draft) is not None}
     small = [draft for draft in names if draft.startswith("lm:") and draft not in made]
     models = {d: load_model(d.removeprefix("lm:"), dtype=dtype, mesh=devices, progress=progress) for d in small}
@@ -104,20 +97,11 @@ def load(
         pipeline.clusters = read_clusters(clusters, shelf.fingerprint)
     setup = pipeline.setup(sampled=False, logprobs=False)  # refuses bad names now
     pipeline.prices.given = pricing.given(costs, setup)
-    pipeline.published = shelf.prior(setup.names) if weighs(select) else None
+    pipeline.published = shelf.prior(setup.names) if select == "goodput" else None
     pipeline.prior = pipeline.begin(select, setup)
-    for line in pipeline.notes():
+    for line in few_heads(made, lookahead):
         pipeline.prices.note(line)
     return pipeline
-
-
-def model_for(model: LanguageModel, length: int) -> LanguageModel:
-    """The model for rows of `length` tokens: a longrope model turns by other frequencies beyond its trained context.
-
-    All rows of a call turn alike; other scalings do not depend on the length here (`jaxspec.models.rope`).
-    """
-    longrope = model.config.rope_scaling.kind == "longrope"
-    return language_model(for_length(model.config, length)) if longrope else model
 
 
 class Pipeline:
@@ -154,9 +138,7 @@ class Pipeline:
     @functools.cached_property
     def _classes(self) -> jax.Array:
         """Class of every id of the target's vocabulary, padding included."""
-        classes = token_classes(self.target.tokenizer)[: self.target.model.config.vocab_size]
-        spare = self.target.model.config.vocab_size - len(classes)
-        return jnp.asarray(np.pad(classes, (0, spare), constant_values=UNKNOWN))
+        return jnp.asarray(token_classes(self.target.tokenizer, self.target.model.config.vocab_size))
 
     def setup(self, *, sampled: bool, logprobs: bool, length: int = 1) -> Setup:
         """The static engine for greedy or sampled rows of at most `length` tokens, prompt and output together."""
@@ -182,7 +164,12 @@ class Pipeline:
         """
         if select == "goodput" and self.published is not None:
             select = f"{select}:{self.published}"
-        return prior_of(select, kinds_of(setup.sources, setup.windows))
+        return prior_of(select, kinds_of(setup.sources, setup.windows), self._expects)
+
+    @property
+    def _expects(self) -> dict[str, float]:
+        """Share of a source's first drafts that the target took on held-out prompts, by the cards."""
+        return {draft: each.accepts for draft, each in self.made.items() if each.accepts is not None}
 
     def priced(self, setup: Setup, **options: Any) -> tuple[EngineParams, pricing.Priced]:
         """The parameters with what a selector that learns is given; costs are measured where none are known.
@@ -190,9 +177,7 @@ class Pipeline:
         Args:
             options: of `jaxspec.costs.Prices.of`.
         """
-        expects = {draft: each.accepts for draft, each in self.made.items() if each.accepts is not None}
-        kinds = kinds_of(setup.sources, setup.windows)
-        prior = self.prior or no_prior(kinds, expects)
+        prior = self.prior or no_prior(kinds_of(setup.sources, setup.windows), self._expects)
         selector = SelectorParams(pricing.guessed(setup), prior, self.clusters, self._classes)
         params = dataclasses.replace(self.params, selector=selector)
         return self.prices.of(setup, params, dtype=self.dtype, **options)
@@ -223,15 +208,6 @@ class Pipeline:
         if config is None:
             return ngram(name=draft, lookahead=self.lookahead)
         return draft, config_for(config, length)
-
-    def notes(self) -> list[str]:
-        """What a user should know of the sources that were asked for."""
-        heads = {d: each.config.heads for d, each in self.made.items() if each.config and each.config.kind == "medusa"}
-        return [
-            f"{draft} has {count} heads, so it drafts {count} tokens a round at the most, not {self.lookahead}"
-            for draft, count in heads.items()
-            if count < self.lookahead
-        ]
 
     def encode(self, prompt: str | Messages, *, chat: bool) -> list[int]:
         """Token ids of a prompt: of its chat where `chat` (a string is the user's turn) or where it is messages."""

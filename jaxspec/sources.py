@@ -15,8 +15,9 @@ from jax.typing import DTypeLike
 
 from jaxspec.checkpoint import Artifact, attach, fingerprint, open_draft
 from jaxspec.drafts.ngram import load_ngram, read_record, vocabulary_digest
-from jaxspec.models import ModelConfig, for_length, fuse
+from jaxspec.models import LanguageModel, ModelConfig, for_length, fuse, language_model
 from jaxspec.models.heads import KINDS, DraftConfig
+from jaxspec.select import weighs
 from jaxspec.select.features import VERSION, WIDTH
 from jaxspec.select.trained import PRIOR
 from jaxspec.select.trained import RECORD as TRAINED
@@ -28,6 +29,9 @@ RECORD = "draft.json"
 TABLE = "ngram"
 SHELF = Path(__file__).resolve().parent.parent / "checkpoints"
 """Where artifacts are looked for, as */KIND, after the folder that JAXSPEC_ARTIFACTS names."""
+
+PREFERRED = ("feature", "lm", "exit", "medusa")
+"""Kinds of trained drafts, best first: where none is named, the first of the target's that pays joins lookup."""
 
 NAMES = (
     "lookup, suffix, ngram[:PATH], medusa[:PATH], feature[:PATH], exit[:LAYERS or PATH], lm[:MODEL or PATH] "
@@ -211,6 +215,11 @@ class Shelf:
         found = ((kind, self.find(kind)) for kind in kinds)
         return next(((kind,) for kind, folder in found if folder is not None and pays(_record(folder / RECORD))), ())
 
+    def usual(self, select: str) -> tuple[str, ...]:
+        """The drafts where none are named (`jaxspec.load`)."""
+        weighed = ("suffix", *self.first((TABLE,)), *self.first(PREFERRED)) if weighs(select) else self.best(PREFERRED)
+        return tuple(dict.fromkeys(("lookup", *weighed, *chosen([select], PREFERRED))))
+
     def prior(self, names: Sequence[str]) -> Path | None:
         """The folder of what was learnt beforehand of this target's drafts by sources of these names; None for none."""
         for file in _files(PRIOR, TRAINED):
@@ -250,7 +259,26 @@ class Shelf:
         return params if self.mesh is None else jax.device_put(params, replicated(params, self.mesh))
 
 
+def few_heads(made: Mapping[str, Made], lookahead: int) -> list[str]:
+    """What a user should know of Medusa drafts: those with fewer heads than drafts were asked for."""
+    heads = {d: each.config.heads for d, each in made.items() if each.config and each.config.kind == "medusa"}
+    return [
+        f"{draft} has {count} heads, so it drafts {count} tokens a round at the most, not {lookahead}"
+        for draft, count in heads.items()
+        if count < lookahead
+    ]
+
+
+def model_for(model: LanguageModel, length: int) -> LanguageModel:
+    """The model for rows of `length` tokens: a longrope model turns by other frequencies beyond its trained context.
+
+    All rows of a call turn alike; other scalings do not depend on the length here (`jaxspec.models.rope`).
+    """
+    longrope = model.config.rope_scaling.kind == "longrope"
+    return language_model(for_length(model.config, length)) if longrope else model
+
+
 def config_for(config: DraftConfig, length: int) -> DraftConfig:
-    """A trained draft for rows of `length` tokens; only longrope ones differ (`jaxspec.pipeline.model_for`)."""
+    """A trained draft for rows of `length` tokens; only longrope ones differ (`model_for`)."""
     longrope = config.body.rope_scaling.kind == "longrope"
     return dataclasses.replace(config, body=for_length(config.body, length)) if longrope else config

@@ -29,7 +29,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     p.add_argument("--budget-mb", type=float, default=8.0, metavar="MB", help="of the table (default: %(default)s)")
     p.add_argument("--min-count", type=int, default=2, metavar="N", help="rarer ones are left out (default: 2)")
     p.add_argument("--min-probability", type=float, default=0.25, metavar="P", help="of the last token (default: 0.25)")
-    orders = {"default": (2, 5), "metavar": ("FROM", "TO"), "help": "tokens of a sequence, the drafted one included"}
+    orders = {"default": (2, 5), "metavar": ("FROM", "TO"), "help": "tokens of a sequence (default: 2 5)"}
     p.add_argument("--orders", type=int, nargs=2, **orders)
     p.add_argument("--data-note", metavar="TEXT", help="the data and its licences, for the card")
     p.add_argument("--validate", metavar="FILE", help="held-out prompts, decoded with the table by the engine")

@@ -9,9 +9,9 @@ import pytest
 
 from jaxspec.bench import contenders as who
 from jaxspec.checkpoint import fingerprint
-from jaxspec.pipeline import load, load_model
+from jaxspec.pipeline import Pipeline, load, load_model
 from jaxspec.select import kinds_of, no_prior
-from jaxspec.select.features import VERSION, WIDTH
+from jaxspec.select.features import BIAS, VERSION, WIDTH
 from jaxspec.select.trained import RECORD, Target, write_trained
 from tests.test_sources import OTHER, TINY
 
@@ -64,6 +64,14 @@ def test_sources_that_it_does_not_know_begin_naive(publish):
     found = begun()
     np.testing.assert_array_equal(found.takes.weights[:2], prior.takes.weights)
     assert not np.allclose(found.takes.weights[2], prior.takes.weights[1])
+
+
+def test_sources_that_it_does_not_know_begin_at_what_their_cards_say(publish, monkeypatch):
+    prior = publish(drafts=("lookup",))
+    monkeypatch.setattr(Pipeline, "_expects", property(lambda self: {"suffix": 0.2, "lookup": 0.2}))
+    found = begun()
+    np.testing.assert_allclose(found.takes.weights[2, BIAS], np.log(0.25), rtol=1e-6)
+    np.testing.assert_array_equal(found.takes.weights[1], prior.takes.weights[1])
 
 
 @pytest.mark.parametrize(

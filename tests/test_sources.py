@@ -12,8 +12,8 @@ from jaxspec import sources
 from jaxspec.checkpoint import CheckpointError, fingerprint, save_draft
 from jaxspec.models import for_length, unfuse
 from jaxspec.models.heads import KINDS, DraftConfig, draft_body, head_shapes
-from jaxspec.pipeline import PREFERRED, load, load_model
-from jaxspec.sources import Wanted, check_draft, wanted
+from jaxspec.pipeline import load, load_model
+from jaxspec.sources import PREFERRED, Wanted, check_draft, wanted
 from jaxspec.training.ngram import build_ngram
 from tests.test_pipeline import CONFIG, LONG
 

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import functools
 import json
-import math
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -156,16 +155,11 @@ def report(
 def _no_room(engine: Engine, said: str) -> str:
     """Why a program does not fit, in one sentence with what lies on a device before anything is computed."""
     held = {"the target": engine.params.target, "drafts": engine.params.drafts, "caches and counters": engine.state}
-    sizes = ", ".join(f"{name} {_bytes_on_a_device(tree) / 1e9:.1f}" for name, tree in held.items())
+    sizes = ", ".join(f"{name} {findings.bytes_on_a_device(tree) / 1e9:.1f}" for name, tree in held.items())
     return (
         f"the program does not fit a {engine.chip.name}, whose compiler says {said.strip().splitlines()[0]!r}; on each "
         f"device lie, in GB: {sizes}; give fewer rows, a shorter context, a smaller draft or more devices"
     )
-
-
-def _bytes_on_a_device(shapes: PyTree) -> int:
-    leaves = jax.tree.leaves(shapes)
-    return sum(math.prod(s.sharding.shard_shape(s.shape)) * s.dtype.itemsize for s in leaves)
 
 
 def build(plan: Plan) -> Engine:

@@ -120,8 +120,12 @@ def sharded(target: Mapping[str, Any]) -> dict[str, Any]:
     """How much of the target is split, and which matrices are not."""
     whole = [name for name, leaf in target.items() if len(leaf.shape) == 2 and _local(leaf) == tuple(leaf.shape)]
     size = sum(_bytes(leaf.shape, leaf.dtype) for leaf in target.values())
-    local = sum(_bytes(_local(leaf), leaf.dtype) for leaf in target.values())
-    return {"bytes": size, "bytes_on_a_device": local, "whole_matrices": whole}
+    return {"bytes": size, "bytes_on_a_device": bytes_on_a_device(target), "whole_matrices": whole}
+
+
+def bytes_on_a_device(shapes: Any) -> int:
+    """Of the leaves of a tree, each as its sharding splits it."""
+    return sum(_bytes(_local(leaf), leaf.dtype) for leaf in jax.tree.leaves(shapes))
 
 
 def temporaries(program: hlo.Program, buffers: Sequence[hlo.Allocation], facts: Facts) -> list[dict[str, Any]]:

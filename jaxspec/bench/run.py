@@ -17,8 +17,8 @@ from jaxspec.contracts import Setup
 from jaxspec.decode import DEFAULT_LOOKAHEAD
 from jaxspec.files import check_place
 from jaxspec.machine import cores
-from jaxspec.pipeline import PREFERRED, Pipeline, load
-from jaxspec.sources import check_draft, chosen
+from jaxspec.pipeline import Pipeline, load
+from jaxspec.sources import PREFERRED, check_draft, chosen
 from jaxspec.text import Case, read_cases
 
 PEERS = ("transformers",)

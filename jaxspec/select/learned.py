@@ -5,8 +5,9 @@ router:FOLDER                           chooses by a network that was trained be
 goodput:FOLDER                          begins with a prior that was trained beforehand
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from jaxspec.contracts import Selector
 from jaxspec.select import arms
@@ -53,16 +54,19 @@ def learned(select: str, kinds: Kinds, *, clusters: int = 0) -> Selector:
     return BANDITS[name](kinds)
 
 
-def prior_of(select: str, kinds: Kinds) -> PyTree:
+def prior_of(select: str, kinds: Kinds, expects: Mapping[str, float] = MappingProxyType({})) -> PyTree:
     """What a selector begins with, for `SelectorParams.prior`: what the folder in its name holds for these sources, a
     `Net` or `Prior`; of a bandit, that it has seen nothing; else None, and goodput's is `no_prior`.
+
+    Args:
+        expects: by source, share of first drafts that the target is expected to take, where a `Prior` does not know.
 
     Raises:
         ValueError: as `jaxspec.select.trained.read_trained`.
     """
     folder = folder_of(select)
     if folder is not None:
-        return read_trained(folder, select.partition(":")[0], kinds)
+        return read_trained(folder, select.partition(":")[0], kinds, expects)
     return arms.carry((), learned(select, kinds).init(1, len(kinds.names))) if select in BANDITS else None
 
 

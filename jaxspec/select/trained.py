@@ -4,13 +4,15 @@
                           fingerprint and sizes where it is known, and a card for people
     router.safetensors    arrays by name, one entry a source
 
-A setup takes what was trained for its sources by their names; sources that were not trained keep the naive weights.
+A setup takes what was trained for its sources by their names; sources that were not trained keep the naive weights,
+which expect of a draft what its card says.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -39,11 +41,14 @@ class Target(NamedTuple):
     vocab_size: int
 
 
-def read_trained(folder: str | Path, selector: str, kinds: Kinds) -> Net | Prior:
+def read_trained(
+    folder: str | Path, selector: str, kinds: Kinds, expects: Mapping[str, float] = MappingProxyType({})
+) -> Net | Prior:
     """What was trained, for a setup's sources: `SelectorParams.prior`.
 
     Args:
         selector: "router" or "goodput".
+        expects: of `no_prior`, which goodput's other sources have.
 
     Raises:
         ValueError: a folder that holds none, is damaged, or is of another kind, other features or other sources.
@@ -54,7 +59,7 @@ def read_trained(folder: str | Path, selector: str, kinds: Kinds) -> Net | Prior
         other = next(name for name, kind in KINDS.items() if kind == record["kind"])
         raise ValueError(f"{folder} holds a {record['kind']}, which {other} takes; give it as {other}:{folder}")
     where = _places(folder, record, kinds)
-    start = naive_net(kinds.free) if selector == "router" else no_prior(kinds)
+    start = naive_net(kinds.free) if selector == "router" else no_prior(kinds, expects)
     leaves, shapes = named(start), record["names"]
     arrays = _arrays(folder, record)
     wanted = {name: (len(shapes), *leaf.shape[1:]) for name, leaf in leaves.items()}

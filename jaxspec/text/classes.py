@@ -17,14 +17,17 @@ SYMBOLS = frozenset("{}[]<>=+*/\\|&^%$#@~`_")
 PAIRS = ("()", ");", "):")
 
 
-def token_classes(tokenizer: Tokenizer) -> np.ndarray:
+def token_classes(tokenizer: Tokenizer, size: int | None = None) -> np.ndarray:
     """The class of every id, int8 [V]: 0 to 5 as in `NAMES`; -1 for special tokens and ids without text.
+
+    Args:
+        size: V, ids of a model, padding included; the tokenizer's where None.
 
     "    return" is of words: blanks around something do not count. Bytes that are no text alone are of other scripts,
     whose letters they are parts of.
     """
-    table = np.full(tokenizer.vocab_size, UNKNOWN, np.int8)
-    for index, spelled in enumerate(tokenizer.vocabulary()):
+    table = np.full(tokenizer.vocab_size if size is None else size, UNKNOWN, np.int8)
+    for index, spelled in enumerate(tokenizer.vocabulary()[: len(table)]):
         if spelled and index not in tokenizer.special_ids:
             text = tokenizer.decode([index], skip_special=False)
             table[index] = class_of(text) if text else BLANK if spelled.strip("▁ ") == "" else UNKNOWN

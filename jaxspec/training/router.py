@@ -228,13 +228,13 @@ def make_router(
     with new_folder(Path(out), overwrite=overwrite, marker=RECORD) as folder:
         trained = train_router(texts, options, told=told)
         card = {"options": dataclasses.asdict(options), "data": list(data), "command": command, **trained.report}
-        card |= {"note": note, "target": None if target is None else target.weights}
+        card |= {"note": note}
         write_trained(folder, trained.weights, trained.kinds, card, target)
-        (folder / CARD).write_text(render(trained, card), encoding="utf-8")
+        (folder / CARD).write_text(render(trained, card, target), encoding="utf-8")
     return trained
 
 
-def render(trained: Trained, card: Mapping[str, Any]) -> str:
+def render(trained: Trained, card: Mapping[str, Any], target: Target | None = None) -> str:
     """The card's text."""
     what = "A router" if isinstance(trained.weights, Net) else "A prior for goodput"
     losses: Mapping[str, Mapping[str, float | None]] = card["log_loss"]
@@ -243,9 +243,9 @@ def render(trained: Trained, card: Mapping[str, Any]) -> str:
     lines += ["```bash", card["command"], "```", ""]
     records = f"Records {', '.join(card['data'])}, {card['texts']} texts"
     facts = {
-        "data": f"{card.get('note') or 'Licences: not given.'} {records}",
+        "data": f"{card['note'] or 'Licences: not given.'} {records}",
         "tokens of the corpus": f"{card['places']:,}",
-        "target weights (SHA-256)": card.get("target") or "not known",
+        "target weights (SHA-256)": "not known" if target is None else target.weights,
     }
     lines += ["| | |", "|---|---|", *(f"| {name} | {fact} |" for name, fact in facts.items()), ""]
     lines += [f"Log-loss of whether a draft is taken, nats, on {card['held_out']} texts held out:", ""]

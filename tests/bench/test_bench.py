@@ -359,7 +359,7 @@ def test_a_malformed_line_is_named(folder, tmp_path, line, words):
     assert words in said
 
 
-@pytest.mark.parametrize("mode", ["fast", "fixed:exit:2:3", "fixed:lookup:x", "fixed:", "rule:3"])
+@pytest.mark.parametrize("mode", ["fast", "fixed:exit:2:3", "fixed:lookup:x", "fixed:", "rule:3", "ucb:a", "goodput:"])
 def test_an_unknown_mode_is_refused_before_loading(folder, mode):
     said = sentence(folder, target="/nowhere", modes=("rule", mode))
     assert repr(mode) in said
@@ -367,7 +367,8 @@ def test_an_unknown_mode_is_refused_before_loading(folder, mode):
 
 
 @pytest.mark.parametrize(
-    "mode", ["rule", "fixed:none", "fixed:lookup", "fixed:lookup:3", "fixed:lm:a:b", "fixed:lm:a:b:3"]
+    "mode",
+    ["rule", "goodput", "goodput:a/b", "router:a/b", "fixed:none", "fixed:lookup", "fixed:lookup:3", "fixed:lm:a:b:3"],
 )
 def test_known_modes_pass(mode):
     who.check_modes([mode], ["lookup", "lm:a:b"])

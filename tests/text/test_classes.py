@@ -59,3 +59,12 @@ def test_a_lone_blank_of_sentencepiece_is_a_blank():
     backend = tokenizers.Tokenizer(models.Unigram([("▁", -1.0), ("▁the", -2.0), ("the", -2.5)], unk_id=None))
     backend.decoder = decoders.Metaspace()
     assert token_classes(Tokenizer(backend, {})).tolist() == [BLANK, LATIN, LATIN]
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_ids_that_only_the_model_has_are_unknown_and_those_it_lacks_left_out(size):
+    backend = tokenizers.Tokenizer(models.Unigram([("▁", -1.0), ("▁the", -2.0), ("the", -2.5)], unk_id=None))
+    backend.decoder = decoders.Metaspace()
+    table = token_classes(Tokenizer(backend, {}), size)
+    assert table.tolist() == [BLANK, LATIN, LATIN, UNKNOWN, UNKNOWN][:size]
+    assert table.dtype == np.int8
